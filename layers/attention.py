@@ -1,0 +1,238 @@
+"""Multi-head attention: self and cross, grouped key/value heads, on packed or padded tokens, with or without a cache."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modelzoo.layers.cache import KeyValueCache
+from modelzoo.layers.dropout import dropout
+from modelzoo.layers.layout import Layout, attention_masks
+from modelzoo.layers.linear import Linear
+from modelzoo.layers.rotary import Position, apply_rotary
+
+__all__ = ["Attention"]
+
+_NOWHERE = Position()
+
+
+class Attention(nn.Module):
+    """softmax(scale * q kᵀ + bias) v over N heads (Vaswani et al., 2017, section 3.2).
+
+    Scores and softmax are float32 when the input is half precision. On packed tokens each sequence is attended to by itself, so that
+    padding costs nothing and texts in one batch cannot see each other.
+
+    Args:
+        hidden_size: D, width of input and output.
+        num_heads: N.
+        num_key_value_heads: K, a divisor of N; query heads share them in groups. None for N.
+        head_size: H; None for hidden_size / num_heads, which must then be whole.
+        context_size: Width of the context that keys and values come from; None for hidden_size.
+        bias: Whether query, key and value have a bias.
+        output_bias: Whether the output has; None for the same as `bias`.
+        scale: Factor on q kᵀ; None for 1/sqrt(head_size). T5 has 1.
+        dropout: Probability of dropping an attention weight in training.
+        is_causal: A query attends to no key after itself, but for the layout's prefix.
+        window: A query attends only to keys less than this many columns away; None for all.
+        query_norm: Applied to each query head, (..., N, H), before the positions (Qwen3); None for none.
+        key_norm: The same for key heads.
+
+    Raises:
+        ValueError: Heads that do not divide.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        *,
+        num_key_value_heads: int | None = None,
+        head_size: int | None = None,
+        context_size: int | None = None,
+        bias: bool = True,
+        output_bias: bool | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        is_causal: bool = False,
+        window: int | None = None,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if head_size is None:
+            if hidden_size % num_heads:
+                raise ValueError(f"num_heads={num_heads} does not divide hidden_size={hidden_size}; change one or give head_size")
+            head_size = hidden_size // num_heads
+        num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+        if num_heads % num_key_value_heads:
+            raise ValueError(f"num_key_value_heads={num_key_value_heads} does not divide num_heads={num_heads}")
+        if window is not None and window < 1:
+            raise ValueError(f"window={window} must be at least 1, or None for no window")
+        self.num_heads = num_heads
+        self.num_key_value_heads = num_key_value_heads
+        self.head_size = head_size
+        self.scale = head_size**-0.5 if scale is None else scale
+        self.dropout = dropout
+        self.is_causal = is_causal
+        self.window = window
+        context_size = hidden_size if context_size is None else context_size
+        self.query = Linear(hidden_size, num_heads * head_size, bias, tensor_split="column")
+        self.key = Linear(context_size, num_key_value_heads * head_size, bias, tensor_split="column")
+        self.value = Linear(context_size, num_key_value_heads * head_size, bias, tensor_split="column")
+        output_bias = bias if output_bias is None else output_bias
+        self.output = Linear(num_heads * head_size, hidden_size, output_bias, tensor_split="row")
+        self.query_norm = query_norm
+        self.key_norm = key_norm
+
+    def forward(
+        self,
+        hidden: Tensor,
+        layout: Layout,
+        *,
+        context: Tensor | None = None,
+        context_layout: Layout | None = None,
+        position: Position = _NOWHERE,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Attend from `hidden` to itself, or to a context.
+
+        Args:
+            hidden: (tokens, D) when the layout is packed, (B, T, D) when dense: where the queries come from.
+            layout: Arrangement of `hidden`.
+            context: (key tokens, C) or (B, S, C): where keys and values come from; None for `hidden`.
+            context_layout: Arrangement of `context`; needed with it.
+            position: Rotary phases and score bias.
+            cache: Dense only. Without a context the new keys and values are appended to it; with one they are stored in it once
+                and `context` is not read again.
+
+        Returns:
+            The shape of `hidden`, float.
+        """
+        query = self._heads(self.query(hidden), self.num_heads, self.query_norm)
+        if position.query_rotary is not None:
+            query = apply_rotary(query, position.query_rotary)
+        key_layout = layout if context_layout is None else context_layout
+        if layout.is_packed:
+            key, value = self._key_value(hidden if context is None else context, position)
+            attended = self._attend_packed(query, key, value, layout, key_layout, position.bias)
+        else:
+            key, value = self._cached_key_value(hidden, context, position, cache)
+            attended = self._attend_dense(query.transpose(1, 2), key, value, layout, key_layout, position.bias)
+        output: Tensor = self.output(attended)
+        return output
+
+    def _heads(self, projected: Tensor, num_heads: int, norm: nn.Module | None) -> Tensor:
+        heads = projected.unflatten(-1, (num_heads, self.head_size))
+        return heads if norm is None else norm(heads)
+
+    def _key_value(self, source: Tensor, position: Position) -> tuple[Tensor, Tensor]:
+        """Return keys and values, each (..., K, H)."""
+        key = self._heads(self.key(source), self.num_key_value_heads, self.key_norm)
+        if position.key_rotary is not None:
+            key = apply_rotary(key, position.key_rotary)
+        return key, self._heads(self.value(source), self.num_key_value_heads, None)
+
+    def _cached_key_value(
+        self, hidden: Tensor, context: Tensor | None, position: Position, cache: KeyValueCache | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return keys and values, each (B, K, S, H), earlier tokens included."""
+        if cache is not None and context is not None and cache.length:
+            return cache.stored()
+        key, value = self._key_value(hidden if context is None else context, position)
+        key, value = key.transpose(1, 2), value.transpose(1, 2)
+        return (key, value) if cache is None else cache.append(key, value)
+
+    def _attend_packed(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        layout: Layout,
+        key_layout: Layout,
+        bias: Tensor | tuple[Tensor, ...] | None,
+    ) -> Tensor:
+        """Attend within each sequence: (tokens, N, H) and (key tokens, K, H) to (tokens, N * H).
+
+        `split` and not slices: the backward of a slice fills and adds a zero tensor of the whole batch, which cost more than the
+        attention itself.
+        """
+        lengths, key_lengths = layout.lengths, key_layout.lengths
+        if lengths is None or key_lengths is None:
+            raise ValueError("hidden is packed and context is not; pack both or neither")
+        is_plain_causal = self.is_causal and self.window is None and layout is key_layout and layout.prefix is None and bias is None
+        masks = None if is_plain_causal else attention_masks(layout, key_layout, is_causal=self.is_causal, window=self.window)
+        pieces = []
+        parts = zip(query.split(lengths), key.split(key_lengths), value.split(key_lengths), strict=True)
+        for index, (q, k, v) in enumerate(parts):
+            if not len(q):
+                continue
+            mask = masks[index] if isinstance(masks, tuple) else None
+            q, k, v = (part.transpose(0, 1).unsqueeze(0) for part in (q, k, v))
+            attended = self._attend(q, k, v, mask, bias[index] if bias is not None else None, is_plain_causal)
+            pieces.append(attended.squeeze(0).transpose(0, 1).flatten(1))
+        return torch.cat(pieces) if pieces else query.flatten(1)
+
+    def _attend_dense(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        layout: Layout,
+        key_layout: Layout,
+        bias: Tensor | tuple[Tensor, ...] | None,
+    ) -> Tensor:
+        """Attend within each row: (B, N, T, H) and (B, K, S, H) to (B, T, N * H)."""
+        is_whole = layout is key_layout and layout.mask is None and layout.prefix is None and layout.start == 0
+        is_plain_causal = self.is_causal and self.window is None and is_whole and bias is None
+        mask = None if is_plain_causal else attention_masks(layout, key_layout, is_causal=self.is_causal, window=self.window)
+        assert not isinstance(mask, tuple)
+        assert not isinstance(bias, tuple)
+        return self._attend(query, key, value, mask, bias, is_plain_causal).transpose(1, 2).flatten(2)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        """Attend: (B, N, T, H) and (B, K, S, H) to (B, N, T, H); `mask` is True where a query may attend, `bias` is added."""
+        drops = self.dropout > 0 and self.training
+        if drops and query.device.type == "cpu":
+            return self._attend_with_cheap_dropout(query, key, value, mask, bias, is_causal)
+        if bias is not None:
+            bias = bias.to(query.dtype)
+            mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+        return F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=self.dropout if drops else 0.0,
+            is_causal=is_causal,
+            scale=self.scale,
+            enable_gqa=self.num_heads != self.num_key_value_heads,
+        )
+
+    def _attend_with_cheap_dropout(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        """Attend with dropped weights on a CPU, where torch's fused kernel takes no dropout and its fallback draws slow masks."""
+        groups = self.num_heads // self.num_key_value_heads
+        if groups > 1:
+            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        scores = (query * self.scale) @ key.transpose(-1, -2)
+        if bias is not None:
+            scores = scores + bias
+        if is_causal:
+            mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        return dropout(weights, self.dropout) @ value
+
+    def extra_repr(self) -> str:
+        """What `print` shows of this layer, beside its maps."""
+        parts = [f"heads={self.num_heads}"]
+        parts += [f"key_value_heads={self.num_key_value_heads}"] if self.num_key_value_heads != self.num_heads else []
+        parts += [f"head_size={self.head_size}"]
+        parts += [f"scale={self.scale:.4g}"] if self.scale != self.head_size**-0.5 else []
+        parts += ["causal"] if self.is_causal else []
+        parts += [f"window={self.window}"] if self.window is not None else []
+        parts += [f"dropout={self.dropout:g}"] if self.dropout else []
+        return ", ".join(parts)

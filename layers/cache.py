@@ -1,0 +1,73 @@
+"""Keys and values of earlier tokens, for decoding token by token."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["KeyValueCache"]
+
+
+class KeyValueCache:
+    """The keys and values of one attention layer, of fixed size and written in place.
+
+    A self-attention layer appends to it. A cross-attention layer fills it once, with the whole context, and reads it afterwards.
+    It does not evict: past `max_length` tokens it raises.
+
+    Args:
+        batch_size: Sequences, B.
+        num_key_value_heads: K.
+        max_length: Tokens it can hold, S.
+        head_size: H.
+        dtype: Of the stored keys and values.
+        device: Where they live.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        num_key_value_heads: int,
+        max_length: int,
+        head_size: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = (batch_size, num_key_value_heads, max_length, head_size)
+        self.max_length = max_length
+        self.length = 0
+        self._keys = torch.zeros(shape, dtype=dtype, device=device)
+        self._values = torch.zeros(shape, dtype=dtype, device=device)
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the newest tokens and return all that is stored.
+
+        Args:
+            key: (B, K, T, H) float.
+            value: (B, K, T, H) float.
+
+        Returns:
+            Keys and values, each a (B, K, length, H) view.
+
+        Raises:
+            ValueError: The cache would hold more than `max_length` tokens.
+        """
+        end = self.length + key.shape[2]
+        if end > self.max_length:
+            raise ValueError(f"a cache of {self.max_length} tokens holds {self.length} and cannot take {key.shape[2]} more")
+        self._keys[:, :, self.length : end] = key
+        self._values[:, :, self.length : end] = value
+        self.length = end
+        return self.stored()
+
+    def stored(self) -> tuple[Tensor, Tensor]:
+        """Return the keys and values written so far, each a (B, K, length, H) view."""
+        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace row i of the batch by row `rows[i]`, as beam search does.
+
+        Args:
+            rows: (B,) int64.
+        """
+        used = slice(0, self.length)
+        self._keys[:, :, used] = self._keys[rows][:, :, used]
+        self._values[:, :, used] = self._values[rows][:, :, used]

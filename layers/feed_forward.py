@@ -1,0 +1,63 @@
+"""The position-wise feed-forward network, plain or gated."""
+
+from torch import Tensor, nn
+
+from modelzoo.layers.activation import activation as activation_function
+from modelzoo.layers.dropout import Dropout
+from modelzoo.layers.linear import Linear
+
+__all__ = ["FeedForward"]
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))), or down(act(gate(x)) * up(x)) when gated (Shazeer, 2020).
+
+    Args:
+        hidden_size: D.
+        intermediate_size: F.
+        activation: A name of `modelzoo.layers.ACTIVATIONS`.
+        is_gated: Whether a gate multiplies the inner features.
+        bias: Whether the maps have a bias.
+        dropout: Probability of dropping an inner feature in training (T5).
+        output_size: Width of the result; None for hidden_size.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        activation: str = "gelu",
+        is_gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        output_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self._function = activation_function(activation)
+        self.gate = Linear(hidden_size, intermediate_size, bias, tensor_split="column") if is_gated else None
+        self.up = Linear(hidden_size, intermediate_size, bias, tensor_split="column")
+        self.dropout = Dropout(dropout)
+        output_size = hidden_size if output_size is None else output_size
+        self.down = Linear(intermediate_size, output_size, bias, tensor_split="row")
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Transform each token by itself.
+
+        Args:
+            hidden: (..., D) float.
+
+        Returns:
+            (..., output_size) float.
+        """
+        if self.gate is None:
+            inner = self._function(self.up(hidden))
+        else:
+            inner = self._function(self.gate(hidden)) * self.up(hidden)
+        output: Tensor = self.down(self.dropout(inner))
+        return output
+
+    def extra_repr(self) -> str:
+        """What `print` shows of this layer, beside its maps."""
+        return f"activation={self.activation}"

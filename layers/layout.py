@@ -1,0 +1,218 @@
+"""Where the rows of a hidden tensor stand: in which sequence, at which place; and who may attend to whom.
+
+A batch of ids comes in as (B, T), padded to its longest sequence. A model drops the padding at its door: `Layout.packed` remembers
+where the real tokens were, `pack` takes them out, the blocks work on (tokens, D) alone, and `unpack` puts the result back. On
+question-answering batches nearly half of the padded tokens are padding, and every matrix product skips it.
+
+A `Layout.dense` batch keeps its (B, T, D) form: when nothing is padded, and when decoding with a cache.
+
+Masks are boolean, True = may attend. A rule that depends on the order of tokens (causal, window) looks at `columns`, a token's
+place in its row of the batch; `positions` are what embeddings and rotary phases see and may be anything.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Layout", "Selection", "attention_masks"]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The arrangement of one batch of tokens; made by `Layout.packed` or `Layout.dense`.
+
+    Attributes:
+        batch_shape: (B, T) of the padded form.
+        columns: Place of each token in its row of the batch: (tokens,) packed, (T,) dense.
+        positions: Positions for embeddings and rotary phases: (tokens,) packed, (B, T) or (1, T) dense.
+        lengths: Packed only: real tokens of each sequence; they add up to `tokens`. None when dense.
+        indices: Packed only: (tokens,) places of the real tokens in the flattened (B * T).
+        mask: Dense only: (B, S) bool of the keys that hold a token, or None when all do.
+        prefix: Leading columns of each sequence that every query of it may see, whatever the causal rule; None for no prefix.
+        start: Dense only: column of the first token; the keys are columns 0 to start + T - 1.
+    """
+
+    batch_shape: tuple[int, int]
+    columns: Tensor
+    positions: Tensor
+    lengths: tuple[int, ...] | None = None
+    indices: Tensor | None = None
+    mask: Tensor | None = None
+    prefix: tuple[int, ...] | None = None
+    start: int = 0
+    _memo: dict[Hashable, object] = field(default_factory=dict, repr=False)
+
+    @staticmethod
+    def packed(
+        mask: Tensor, positions: Tensor | None = None, *, spans: Tensor | None = None, prefix: Sequence[int] | None = None
+    ) -> "Layout":
+        """Keep the real tokens of a padded batch.
+
+        Args:
+            mask: (B, T) int or bool, non-zero where there is a token; padding may stand on either side or within.
+            positions: (B, T) int64; None for a token's column.
+            spans: (B, T) int: tokens of one row attend to each other only within equal neighbouring values (several texts in one
+                row); None for one text a row.
+            prefix: As the attribute, one entry a sequence (a row, or a span of it).
+        """
+        rows, width = mask.shape
+        present = mask.bool()
+        indices = present.flatten().nonzero().squeeze(1)
+        columns = indices % width
+        picked = columns if positions is None else positions.expand(rows, width).flatten()[indices]
+        if spans is None:
+            lengths = tuple(present.sum(1).tolist())
+        else:
+            owner = torch.stack([indices // width, spans.flatten()[indices]])
+            lengths = tuple(torch.unique_consecutive(owner, dim=1, return_counts=True)[1].tolist())
+        return Layout((rows, width), columns, picked, lengths, indices, prefix=None if prefix is None else tuple(prefix))
+
+    @staticmethod
+    def dense(
+        rows: int,
+        width: int,
+        *,
+        start: int = 0,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        prefix: Sequence[int] | None = None,
+        device: torch.device | str | None = None,
+    ) -> "Layout":
+        """Keep the (B, T, D) form.
+
+        Args:
+            rows: Sequences, B.
+            width: Tokens of each, T.
+            start: Column of the first token: the tokens that a cache already holds.
+            positions: (B, T) or (1, T) int64; None for a token's column.
+            mask: (B, S) bool or int, non-zero where a key holds a token; None when all do.
+            prefix: As the attribute.
+            device: Of the columns; None for the default device.
+        """
+        columns = torch.arange(start, start + width, device=device)
+        placed = columns.unsqueeze(0) if positions is None else positions
+        present = None if mask is None else mask.bool()
+        given = None if prefix is None else tuple(prefix)
+        return Layout((rows, width), columns, placed, mask=present, prefix=given, start=start)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether hidden tensors are (tokens, D) rather than (B, T, D)."""
+        return self.lengths is not None
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """Take the real tokens out of a padded tensor.
+
+        Args:
+            padded: (B, T, ...) of any dtype.
+
+        Returns:
+            (tokens, ...) when packed, `padded` itself when dense.
+        """
+        return padded if self.indices is None else padded.flatten(0, 1)[self.indices]
+
+    def unpack(self, hidden: Tensor) -> Tensor:
+        """Put the tokens back where they were; padding becomes zeros.
+
+        Args:
+            hidden: (tokens, ...) when packed, (B, T, ...) when dense.
+
+        Returns:
+            (B, T, ...).
+        """
+        if self.indices is None:
+            return hidden
+        rows, width = self.batch_shape
+        padded = hidden.new_zeros((rows * width, *hidden.shape[1:])).index_copy(0, self.indices, hidden)
+        return padded.unflatten(0, (rows, width))
+
+    def first_rows(self) -> "Selection":
+        """Select the first real token of every row of the batch that has one (the [CLS] of an encoder)."""
+        rows, width = self.batch_shape
+        if self.indices is None:
+            layout = Layout((rows, 1), self.columns[:1], self.positions[:, :1])
+            return Selection(layout, lambda hidden: hidden[:, :1], lambda kept: kept[:, 0])
+        starts = torch.searchsorted(self.indices, torch.arange(rows, device=self.indices.device) * width)
+        owners = self.indices[starts.clamp(max=max(len(self.indices) - 1, 0))] // width if len(self.indices) else starts
+        filled = (starts < len(self.indices)) & (owners == torch.arange(rows, device=starts.device))
+        taken, batch_rows = starts[filled], filled.nonzero().squeeze(1)
+        lengths = tuple(int(one) for one in filled)
+        layout = Layout((rows, 1), self.columns[taken], self.positions[taken], lengths, batch_rows)
+        return Selection(layout, lambda hidden: hidden[taken], lambda kept: layout.unpack(kept)[:, 0])
+
+    def remember(self, key: Hashable, make: Callable[[], object]) -> object:
+        """Return what `make` returned the first time for this key: masks are the same in every layer of a stack."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+
+class Selection(NamedTuple):
+    """Some tokens of a layout, one a row of the batch, for a last layer that computes nothing else.
+
+    Attributes:
+        layout: The selected tokens' own layout, of batch shape (B, 1).
+        take: Picks the selected tokens from a hidden tensor of the full layout.
+        spread: Turns the selected tokens into (B, D); a row without a token becomes zeros.
+    """
+
+    layout: Layout
+    take: Callable[[Tensor], Tensor]
+    spread: Callable[[Tensor], Tensor]
+
+
+def _allowed(query_columns: Tensor, key_columns: Tensor, is_causal: bool, window: int | None, prefix: int) -> Tensor:
+    """Return the (T, S) bool of pairs that the order of tokens allows."""
+    ahead = query_columns.unsqueeze(-1) - key_columns
+    allowed = ahead >= 0 if is_causal else torch.ones_like(ahead, dtype=torch.bool)
+    if window is not None:
+        allowed = allowed & (ahead.abs() < window)
+    return allowed | (key_columns < prefix) if prefix else allowed
+
+
+def attention_masks(
+    query: Layout, key: Layout, *, is_causal: bool, window: int | None
+) -> Tensor | tuple[Tensor | None, ...] | None:
+    """Return who may attend to whom.
+
+    Args:
+        query: Layout of the queries.
+        key: Layout of the keys, packed or dense as the queries are.
+        is_causal: A query sees no key after its own column, except the keys' `prefix`.
+        window: A query sees only keys less than `window` columns away; None for all.
+
+    Returns:
+        None when every pair is allowed. Packed: a tuple with one (T, S) bool or None a sequence. Dense: (B or 1, 1, T, S) bool.
+        A query that may see nothing (padding, in a dense batch) is given every key, since a softmax over nothing is NaN on some
+        backends; its result means nothing.
+    """
+    other = None if query is key else query  # a layout that remembered itself would keep its masks until the next collection
+    return key.remember((other, is_causal, window), lambda: _make_masks(query, key, is_causal, window))  # type: ignore[return-value]  # untyped memo
+
+
+def _make_masks(query: Layout, key: Layout, is_causal: bool, window: int | None) -> Tensor | tuple[Tensor | None, ...] | None:
+    ordered = is_causal or window is not None
+    if key.lengths is not None and query.lengths is not None:
+        if not ordered:
+            return None
+        prefixes = key.prefix or (0,) * len(key.lengths)
+        pairs = zip(query.columns.split(query.lengths), key.columns.split(key.lengths), prefixes, strict=True)
+        return tuple(_allowed(q, k, is_causal, window, prefix) for q, k, prefix in pairs)
+    if not ordered and key.mask is None:
+        return None
+    width = key.start + key.batch_shape[1]
+    key_columns = torch.arange(width, device=query.columns.device)
+    if ordered and key.prefix:
+        each = [_allowed(query.columns, key_columns, is_causal, window, prefix) for prefix in key.prefix]
+        allowed = torch.stack(each).unsqueeze(1)
+    elif ordered:
+        allowed = _allowed(query.columns, key_columns, is_causal, window, 0)[None, None]
+    else:
+        allowed = torch.ones(1, 1, 1, width, dtype=torch.bool, device=query.columns.device)
+    if key.mask is None:
+        return allowed
+    allowed = allowed & key.mask[:, None, None, :]
+    return allowed | ~allowed.any(-1, keepdim=True)

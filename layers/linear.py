@@ -1,0 +1,70 @@
+"""A linear map that says how it may be split over a tensor axis."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
+
+__all__ = ["Linear", "TensorSplit"]
+
+TensorSplit = Literal["column", "row", "vocabulary"]
+"""Which dimension of a weight a tensor-parallel runtime may cut: output features, input features, or the rows of an embedding."""
+
+
+class Linear(nn.Module):
+    """y = scale * (x Wᵀ) + b, as `torch.nn.Linear` with a scale.
+
+    Args:
+        in_features: Width of the input, at least 1.
+        out_features: Width of the output, at least 1.
+        bias: Whether a bias is added.
+        scale: Factor on x Wᵀ; CPM-1 and CPM-2 use 1/sqrt(in_features).
+        tensor_split: How the weight may be cut over a tensor axis: "column" (output features), "row" (input features), None
+            (not at all). A declaration only: nothing here acts on it.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        scale: float = 1.0,
+        tensor_split: TensorSplit | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.scale = scale
+        self.tensor_split = tensor_split
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        init_when_built(self)
+
+    def init_weights(self, std: float = DEFAULT_STD) -> None:
+        """Fill the weight from N(0, std²) and the bias with zeros."""
+        nn.init.normal_(self.weight, std=std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map the last dimension.
+
+        Args:
+            hidden: (..., in_features) float.
+
+        Returns:
+            (..., out_features) float.
+        """
+        if self.scale == 1.0:
+            return F.linear(hidden, self.weight, self.bias)
+        mapped = F.linear(hidden, self.weight) * self.scale
+        return mapped if self.bias is None else mapped + self.bias
+
+    def extra_repr(self) -> str:
+        """What `print` shows of this layer."""
+        scale = "" if self.scale == 1.0 else f", scale={self.scale:.4g}"
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}{scale}"
