@@ -7,7 +7,6 @@ import pytest
 from modelzoo.config.yaml_file import parse_value, read_mapping
 from modelzoo.errors import ConfigError
 
-
 SCALARS = {
     "2e-5": 2e-5, "2E5": 2e5, "0.5": 0.5, ".5": 0.5, "3": 3, "-1": -1, "true": True, "null": None, "": None, "[a, 1]": ["a", 1],
     "no": "no", "off": "off", "1ep": "1ep", "007": "007", "12:30:45": "12:30:45", "2020-01-01": "2020-01-01", "a/b": "a/b",
