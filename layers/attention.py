@@ -18,7 +18,7 @@ _NOWHERE = Position()
 class Attention(nn.Module):
     """softmax(scale * q kᵀ + bias) v over N heads (Vaswani et al., 2017, section 3.2).
 
-    Scores and softmax are float32 when the input is half precision. On packed tokens each sequence is attended to by itself, so that
+    Scores and softmax are float32 when the input is half precision. On packed tokens each sequence attends to itself alone, so that
     padding costs nothing and texts in one batch cannot see each other.
 
     Args:

@@ -1,0 +1,1 @@
+"""The families of the zoo. Reading order: bert, encoder_model, model, heads."""

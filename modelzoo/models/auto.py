@@ -1,0 +1,65 @@
+"""Which class builds which `model_type`, and loading without naming one."""
+
+import importlib
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from modelzoo.errors import ConfigError, closest
+
+if TYPE_CHECKING:
+    from modelzoo.models.model import Model
+
+__all__ = ["FAMILIES", "from_pretrained", "model_class"]
+
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {
+        "bert": "modelzoo.models.bert:Bert",
+        "roberta": "modelzoo.models.roberta:Roberta",
+        "xlm-roberta": "modelzoo.models.roberta:XlmRoberta",
+    }
+)
+"""Hugging Face's `model_type` to "module:Class"."""
+
+
+def model_class(model_type: str) -> "type[Model]":
+    """Return the class that builds a `model_type`.
+
+    Raises:
+        ConfigError: No family has that name; the message lists those that exist.
+    """
+    if model_type not in FAMILIES:
+        near = closest(str(model_type), FAMILIES)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"model_type={model_type!r} is not known; {hint}known: {', '.join(FAMILIES)}")
+    module, name = FAMILIES[model_type].split(":")
+    found: type[Model] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def from_pretrained(name_or_path: str | os.PathLike[str], **options: Any) -> "Model":
+    """Load a Hugging Face checkpoint of any family, strictly, in evaluation mode.
+
+    Args:
+        name_or_path: A local folder, or a model's name on the Hugging Face hub; a folder of that name wins.
+        **options: Those of `Model.from_pretrained`: task, num_labels, label_names, revision, token, cache_dir, local_files_only,
+            dtype, allow_pickle, dropout.
+
+    Returns:
+        A model of the family that its config.json names.
+
+    Raises:
+        CheckpointError: Files are missing, malformed, or do not fit the config.
+        ConfigError: The family is not known, or its config asks for something that it does not build.
+    """
+    from modelzoo import hub
+
+    places = {
+        name: options[name] for name in ("revision", "token", "cache_dir", "local_files_only", "allow_pickle") if name in options
+    }
+    folder = hub.resolve(name_or_path, **places)
+    config = hub.read_config(folder)
+    if "model_type" not in config:
+        raise ConfigError(f"{folder / 'config.json'}: model_type: expected one of {', '.join(FAMILIES)}, found no such key")
+    return model_class(config["model_type"]).from_pretrained(folder, **options)

@@ -1,0 +1,126 @@
+"""Task heads that several families share."""
+
+import torch
+from torch import Tensor, nn
+
+from modelzoo.layers import Dropout, Embedding, LayerNorm, Linear, activation
+from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
+
+__all__ = ["DenseHead", "LinearHead", "MaskedLmHead", "Pooler"]
+
+
+class Pooler(nn.Module):
+    """tanh(W x + b) of a sequence's first token (Devlin et al., 2019).
+
+    Args:
+        hidden_size: D.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Pool.
+
+        Args:
+            hidden: (B, D) float, of the first tokens.
+
+        Returns:
+            (B, D) float.
+        """
+        return torch.tanh(self.dense(hidden))
+
+
+class LinearHead(nn.Module):
+    """A linear map to class scores, after dropout.
+
+    Args:
+        hidden_size: D.
+        num_labels: C.
+        dropout: Probability of dropping an input feature in training.
+    """
+
+    def __init__(self, hidden_size: int, num_labels: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.output = Linear(hidden_size, num_labels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Score.
+
+        Args:
+            hidden: (..., D) float.
+
+        Returns:
+            (..., C) float.
+        """
+        scores: Tensor = self.output(self.dropout(hidden))
+        return scores
+
+
+class DenseHead(nn.Module):
+    """Dropout, tanh(W x + b), dropout, then a linear map to class scores (RoBERTa's classifier).
+
+    Args:
+        hidden_size: D.
+        num_labels: C.
+        dropout: Probability of dropping a feature in training, at both places.
+    """
+
+    def __init__(self, hidden_size: int, num_labels: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.dense = Linear(hidden_size, hidden_size)
+        self.output = Linear(hidden_size, num_labels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Score.
+
+        Args:
+            hidden: (..., D) float.
+
+        Returns:
+            (..., C) float.
+        """
+        scores: Tensor = self.output(self.dropout(torch.tanh(self.dense(self.dropout(hidden)))))
+        return scores
+
+
+class MaskedLmHead(nn.Module):
+    """norm(act(W x + b)), then scores against the token table, plus a bias a token (BERT, RoBERTa).
+
+    Args:
+        hidden_size: D.
+        vocab_size: V.
+        activation_name: A name of `modelzoo.layers.ACTIVATIONS`.
+        norm_eps: Of the norm.
+        is_tied: Whether the table is the token embedding, handed to `forward`; otherwise the head has one of its own.
+    """
+
+    def __init__(self, hidden_size: int, vocab_size: int, *, activation_name: str, norm_eps: float, is_tied: bool) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, hidden_size)
+        self._activation = activation(activation_name)
+        self.norm = LayerNorm(hidden_size, norm_eps)
+        self.decoder = None if is_tied else Linear(hidden_size, vocab_size, bias=False, tensor_split="column")
+        self.bias = nn.Parameter(torch.empty(vocab_size))
+        init_when_built(self)
+
+    def init_weights(self, std: float = DEFAULT_STD) -> None:
+        """Set the token bias to zeros; the parts initialise themselves."""
+        nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor, embedding: Embedding) -> Tensor:
+        """Score every token of the vocabulary.
+
+        Args:
+            hidden: (..., D) float.
+            embedding: The model's token table, used when the head is tied.
+
+        Returns:
+            (..., V) float.
+        """
+        features = self.norm(self._activation(self.dense(hidden)))
+        scores: Tensor = embedding.logits(features) if self.decoder is None else self.decoder(features)
+        return scores + self.bias
