@@ -1,0 +1,49 @@
+"""Processes, sharding and training checkpoints, for any `torch.nn.Module`; knows no model and no layer."""
+
+from modelzoo.runtime.agreement import agree, failing_together, raise_together
+from modelzoo.runtime.checkpoint import (
+    Found,
+    Identity,
+    find_latest,
+    load_checkpoint,
+    load_model,
+    retain,
+    save_checkpoint,
+    step_folders,
+)
+from modelzoo.runtime.process import World, connect
+from modelzoo.runtime.publish import check_space, publishing, readable_size, sweep
+from modelzoo.runtime.random_state import collect_random_state, restore_random_state, seed_everything
+from modelzoo.runtime.shard import clip_grad_norm, full_tensor, shard
+from modelzoo.runtime.state import full_state, load_full_state, load_optimizer_state, model_tensors, optimizer_tensors
+
+__all__ = [
+    "Found",
+    "Identity",
+    "World",
+    "agree",
+    "check_space",
+    "clip_grad_norm",
+    "collect_random_state",
+    "connect",
+    "failing_together",
+    "find_latest",
+    "full_state",
+    "full_tensor",
+    "load_checkpoint",
+    "load_full_state",
+    "load_model",
+    "load_optimizer_state",
+    "model_tensors",
+    "optimizer_tensors",
+    "publishing",
+    "raise_together",
+    "readable_size",
+    "restore_random_state",
+    "retain",
+    "save_checkpoint",
+    "seed_everything",
+    "shard",
+    "step_folders",
+    "sweep",
+]

@@ -1,0 +1,95 @@
+"""Ranks that stop together: one rank's error is everybody's error, and the cause's rank is named first."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import modelzoo.errors as errors
+from modelzoo.errors import ModelZooError, RankError
+from modelzoo.runtime.process import World
+
+__all__ = ["agree", "failing_together", "raise_together"]
+
+
+def raise_together(world: World, error: Exception | None) -> None:
+    """Raise on every rank if any rank brings an error; return on every rank if none does. Collective.
+
+    The rank that has the error raises it with its own traceback as the cause; the others raise the same class (RankError for one
+    that is not modelzoo's). All messages start with the number of the lowest rank that failed.
+
+    Args:
+        world: The processes.
+        error: What went wrong on this rank, or None.
+    """
+    if world.world_size == 1:
+        if error is not None:
+            raise error
+        return
+    told = world.gather(None if error is None else (type(error).__name__, str(error)))
+    failed = [(rank, *cause) for rank, cause in enumerate(told) if cause is not None]
+    if not failed:
+        return
+    rank, name, message = failed[0]
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, ModelZooError)):
+        kind, message = RankError, f"{name}: {message}"
+    others = [str(other) for other, _, _ in failed[1:]]
+    also = f" (also on rank {', '.join(others)})" if others else ""
+    world.agreed_error = kind(f"rank {rank}: {message}{also}")
+    raise world.agreed_error from error
+
+
+def agree(world: World, facts: Mapping[str, str]) -> None:
+    """Check that every rank has the same facts (config, data, parameters). Collective.
+
+    Args:
+        world: The processes.
+        facts: A name and a text each; long texts are compared by their hash.
+
+    Raises:
+        RankError: Ranks differ; the message names the fact, the first rank that differs and both values.
+    """
+    told = world.gather({name: _short(text) for name, text in facts.items()})
+    for rank, other in enumerate(told):
+        for name in sorted({*told[0], *other}):
+            if told[0].get(name) != other.get(name):
+                error = RankError(f"{name}: rank 0 has {told[0].get(name)}, rank {rank} has {other.get(name)}; expected the same")
+                world.agreed_error = error
+                raise error
+
+
+@contextmanager
+def failing_together(world: World, doing: str = "the run") -> Iterator[None]:
+    """Turn an error inside into one that names the rank that failed first, and leave the group so that no rank waits for it.
+
+    Not collective: it is for errors that come to one rank alone (a bad batch in the middle of a forward). The others then lose
+    their connection within moments, and find the cause in the store of the group.
+
+    Args:
+        world: The processes.
+        doing: What the message says the ranks were doing.
+
+    Raises:
+        RankError: Another rank failed first, or was lost.
+    """
+    try:
+        yield
+    except Exception as error:
+        if world.world_size == 1 or error is world.agreed_error:
+            raise
+        rank, message = world.first_failure(f"{type(error).__name__}: {error}")
+        world.close()
+        if rank != world.rank:
+            raise RankError(f"rank {rank} failed first in {doing}: {message} (rank {world.rank} stopped with it)") from error
+        if isinstance(error, RuntimeError) and not isinstance(error, ModelZooError) and _is_lost_connection(error):
+            raise RankError(f"rank {world.rank} of {world.world_size} lost another rank in {doing}: {error}") from error
+        raise
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    text = str(error).lower()
+    return any(word in text for word in ("connection", "timed out", "timeout", "gloo", "nccl", "socket"))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
