@@ -1,0 +1,37 @@
+"""The families that can be read and written, by Hugging Face's model_type."""
+
+from modelzoo.converters.bert import BERT
+from modelzoo.converters.family import FamilyConverter
+from modelzoo.converters.roberta import ROBERTA, XLM_ROBERTA
+from modelzoo.errors import ConfigError, closest
+
+__all__ = ["converter_for", "known_model_types"]
+
+_CONVERTERS = {converter.model_type: converter for converter in (BERT, ROBERTA, XLM_ROBERTA)}
+
+
+def known_model_types() -> tuple[str, ...]:
+    """Return the model types that `converter_for` takes."""
+    return tuple(_CONVERTERS)
+
+
+def converter_for(model_type: object) -> FamilyConverter:
+    """Return the converter of a family.
+
+    Args:
+        model_type: The field of that name in a config.json.
+
+    Raises:
+        ConfigError: It is missing (None), not a string, or not a family that is built.
+    """
+    known = ", ".join(_CONVERTERS)
+    if model_type is None:
+        raise ConfigError(
+            f"config.json: model_type: expected one of {known}, found nothing. Add the field, or load with the family's own class "
+            "(modelzoo.Bert.from_pretrained, ...)"
+        )
+    if not isinstance(model_type, str) or model_type not in _CONVERTERS:
+        near = closest(model_type, _CONVERTERS) if isinstance(model_type, str) else []
+        hint = f". Did you mean {near[0]}?" if near else ". It is not built here"
+        raise ConfigError(f"config.json: model_type: expected one of {known}, found {model_type!r:.80}{hint}")
+    return _CONVERTERS[model_type]
