@@ -117,10 +117,6 @@ _UNTIED_LM_HEAD = (
     Rule("head.decoder.weight", "cls.predictions.decoder.weight"),
     Rule("head.bias", "cls.predictions.decoder.bias"),
 )
-    *_LM_HEAD,
-    *modules("head.decoder", "cls.predictions.decoder")[:1],
-    Rule("head.bias", "cls.predictions.decoder.bias"),
-)
 _UNTIED_LM_NAMES = (Tied("cls.predictions.bias", "cls.predictions.decoder.bias", must_equal=False, written=True),)
 
 _POSITION_IDS = Ignore("bert.embeddings.position_ids", "a constant buffer (0, 1, 2, ...) of old transformers")
