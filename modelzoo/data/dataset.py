@@ -1,0 +1,249 @@
+"""A tokenized data set in memory: compact arrays, a report of what happened to the rows, and a fingerprint of the content."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from modelzoo.data.encoding import Truncation
+from modelzoo.data.limits import DataLimits, DataReport
+from modelzoo.data.masking import IGNORED, MaskRule, mask_tokens
+from modelzoo.data.tasks import EncodedRows, Recipe, encode_rows
+from modelzoo.data.tokenizer import Tokenizer
+from modelzoo.errors import DataError, closest
+
+__all__ = ["TokenizedDataset", "build_dataset"]
+
+
+class TokenizedDataset:
+    """Samples as token ids and targets; built by `build_dataset`.
+
+    Args:
+        encoded: The encoded rows.
+        recipe: How they were encoded.
+        limits: The limits to check.
+        seed: Seed of the masks; only masked_lm has any.
+        num_rows: Rows that were given.
+    """
+
+    def __init__(self, encoded: EncodedRows, recipe: Recipe, limits: DataLimits, seed: int, num_rows: int) -> None:
+        self.task = recipe.task
+        self.label_names = encoded.label_names
+        self.source = recipe.source
+        tokenizer = recipe.tokenizer
+        self.pad_id = 0 if tokenizer.pad_id is None else tokenizer.pad_id
+        self.is_labelled = recipe.labelled
+        self._special_ids = tokenizer.special_ids
+        self._mask_rule = _mask_rule(tokenizer, seed) if recipe.task == "masked_lm" else None
+        kept = _kept_items(encoded, recipe, limits, num_rows)
+        encodings = [encoded.encodings[item] for item in kept]
+        self.rows: list[int] = [encoding.row for encoding in encodings]
+        """The row of each item, counted from 0."""
+        self.lengths: list[int] = [len(encoding.input_ids) for encoding in encodings]
+        """Tokens of each item."""
+        self._starts = np.concatenate([[0], np.cumsum(self.lengths)])
+        self._ids = _flat([encoding.input_ids for encoding in encodings])
+        self._types = _flat([encoding.token_type_ids or [] for encoding in encodings]) if tokenizer.has_token_types else None
+        self._labels: np.ndarray | None = None
+        self._has_token_labels = self.task == "token_classification"
+        if encoded.labels is not None:
+            labels: list[Any] = [encoded.labels[item] for item in kept]
+            self._labels = _flat(labels) if self._has_token_labels else np.asarray(labels, dtype="<i4")
+        spans = encoded.spans
+        self._spans = None if spans is None else np.asarray([spans[item] for item in kept], dtype="<i4")
+        self._contexts = _context_offsets(encodings) if self.task == "question_answering" else None
+        self._check(limits)
+        self.report = self._report(encoded, num_rows)
+        self.fingerprint = self._fingerprint()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def item(self, index: int, *, epoch: int = 0) -> dict[str, Any]:
+        """Return one sample as the model's inputs, lists of ints and a label.
+
+        Args:
+            index: Number of the item, 0 <= index < len(dataset).
+            epoch: Number of the pass over the data; masks of masked_lm differ from pass to pass.
+
+        Returns:
+            input_ids; token_type_ids if the tokenizer makes them; labels (an int, or a list for a label a token), or
+            start_positions and end_positions.
+        """
+        span = slice(int(self._starts[index]), int(self._starts[index + 1]))
+        ids: list[int] = self._ids[span].tolist()
+        item: dict[str, Any] = {"input_ids": ids}
+        if self._types is not None:
+            item["token_type_ids"] = self._types[span].tolist()
+        if self._mask_rule is not None and self.is_labelled:
+            maskable = [token_id not in self._special_ids for token_id in ids]
+            item["input_ids"], item["labels"] = mask_tokens(ids, maskable, self._mask_rule, epoch=epoch, row=self.rows[index])
+        elif self._labels is not None:
+            item["labels"] = self._labels[span].tolist() if self._has_token_labels else int(self._labels[index])
+        elif self._spans is not None:
+            item["start_positions"], item["end_positions"] = map(int, self._spans[index])
+        return item
+
+    def num_targets(self, index: int, *, epoch: int = 0) -> int:
+        """Return how many supervised targets an item has; a question's start and end count as one."""
+        labels = self.item(index, epoch=epoch).get("labels") if self._mask_rule or self._has_token_labels else None
+        if isinstance(labels, list):
+            return sum(label != IGNORED for label in labels)
+        return int(self._labels is not None or self._spans is not None)
+
+    def context_offsets(self, index: int) -> list[tuple[int, int] | None]:
+        """Return the characters [start, end) in the context of each token of a window, None for tokens outside it.
+
+        Raises:
+            DataError: If the task is not question_answering.
+        """
+        if self._contexts is None:
+            raise DataError(f"context offsets belong to question_answering, found task {self.task}")
+        span = slice(int(self._starts[index]), int(self._starts[index + 1]))
+        return [None if start < 0 else (int(start), int(end)) for start, end in self._contexts[span]]
+
+    def _check(self, limits: DataLimits) -> None:
+        """Hold every item against the model's limits."""
+        longest = int(np.argmax(self.lengths))
+        if limits.max_length is not None and self.lengths[longest] > limits.max_length:
+            found = f"{self._row(longest)} has {self.lengths[longest]} tokens, limit {limits.max_length}"
+            raise DataError(f"{self.source}: {found} (the model's positions); set data.max_length={limits.max_length}")
+        self._check_below(self._ids, limits.vocab_size, "token id", "rows of the model's embedding")
+        if self._types is not None:
+            self._check_below(self._types, limits.type_vocab_size, "token_type_ids", "token types (type_vocab_size)")
+        if self._labels is not None:
+            self._check_below(self._labels, limits.num_labels, "label", "labels of the model (num_labels)")
+
+    def _check_below(self, values: np.ndarray, limit: int | None, what: str, of_what: str) -> None:
+        if limit is None or not len(values) or int(values.max()) < limit:
+            return
+        place = int(np.argmax(values >= limit))
+        per_token = len(values) == len(self._ids) and (values is not self._labels or self._has_token_labels)
+        item = int(np.searchsorted(self._starts, place, side="right")) - 1 if per_token else place
+        where = f", position {place - int(self._starts[item])}" if per_token else ""
+        raise DataError(f"{self.source}: {self._row(item)}{where}: {what} {int(values[place])}, limit {limit} {of_what}")
+
+    def _row(self, item: int) -> str:
+        return f"row {self.rows[item] + 1}"
+
+    def _report(self, encoded: EncodedRows, num_rows: int) -> DataReport:
+        cut = {encoding.row: encoding.truncated for encoding in encoded.encodings if encoding.truncated}
+        counts: dict[str, int] = {}
+        if self._labels is not None:
+            ids, numbers = np.unique(self._labels[self._labels != IGNORED], return_counts=True)
+            counts = {self.label_names[token_id]: int(number) for token_id, number in zip(ids, numbers, strict=True)}
+        targets = sum(counts.values()) if counts else sum(self.num_targets(item) for item in range(len(self)))
+        return DataReport(
+            rows=num_rows,
+            items=len(self),
+            dropped_rows=num_rows - len(set(self.rows)),
+            truncated_rows=len(cut),
+            cut_tokens=sum(cut.values()),
+            lost_targets=encoded.lost_targets,
+            tokens=int(self._starts[-1]),
+            longest=max(self.lengths),
+            num_targets=targets,
+            label_counts=counts,
+        )
+
+    def _fingerprint(self) -> str:
+        """Return the sha256 of everything that training sees: ids, types, targets and label names."""
+        digest = hashlib.sha256()
+        digest.update(json.dumps(["modelzoo.data 1", self.task, self.label_names], ensure_ascii=False).encode())
+        for array in (self._starts.astype("<i8"), self._ids, self._types, self._labels, self._spans):
+            digest.update(b"-" if array is None else f"{array.dtype.str}{array.shape}".encode())
+            digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def build_dataset(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    task: str,
+    tokenizer: Tokenizer,
+    columns: Mapping[str, str] | None = None,
+    label_names: Sequence[str] | None = None,
+    max_length: int | None = None,
+    truncation: Truncation = "longest_first",
+    limits: DataLimits | None = None,
+    source: str = "data",
+    labelled: bool = True,
+    seed: int = 0,
+) -> TokenizedDataset:
+    """Tokenize rows for a task.
+
+    Args:
+        rows: The rows, as `read_rows` returns them.
+        task: classification, token_classification, question_answering or masked_lm.
+        tokenizer: The tokenizer of the model.
+        columns: Column by role (`{"text_a": "question", "label": "answer"}`); roles that it leaves out are found by name.
+        label_names: Names of the labels by id; None takes them from the rows. Give the training data's to all other splits.
+        max_length: Tokens of the longest item; None for the smaller of the tokenizer's and the model's limit.
+        truncation: Which text loses tokens when a row is longer.
+        limits: What the model can take.
+        source: What the rows are called in errors, such as the file's name.
+        labelled: False ignores labels (prediction).
+        seed: Seed of the masks of masked_lm.
+
+    Raises:
+        DataError: If a row, a column, a label or a limit is wrong; it names the row, counted from 1.
+    """
+    limits = limits or DataLimits()
+    known = [length for length in (max_length, tokenizer.model_max_length, limits.max_length) if length is not None]
+    if not known:
+        raise DataError(f"{source}: expected max_length, as neither tokenizer nor model sets a limit, found none")
+    recipe = Recipe(
+        task=task,
+        tokenizer=tokenizer,
+        max_length=max_length if max_length is not None else min(known),
+        columns=columns,
+        label_names=label_names,
+        truncation=truncation,
+        window_stride=limits.window_stride,
+        source=source,
+        labelled=labelled,
+    )
+    rows = rows[: limits.max_rows]
+    return TokenizedDataset(encode_rows(rows, recipe), recipe, limits, seed, len(rows))
+
+
+def _kept_items(encoded: EncodedRows, recipe: Recipe, limits: DataLimits, num_rows: int) -> list[int]:
+    """Return the items with a target, or refuse if too many have none."""
+    empty = set(encoded.empty_rows)
+    kept = [item for item, encoding in enumerate(encoded.encodings) if encoding.row not in empty]
+    if recipe.task == "token_classification" and encoded.labels is not None:
+        labels: list[Any] = encoded.labels
+        lost = [item for item in kept if all(label == IGNORED for label in labels[item])]
+        if len(lost) > limits.max_lost_share * num_rows:
+            row = encoded.encodings[lost[0]].row + 1
+            raise DataError(
+                f"{recipe.source}: row {row} has no target after truncation to {recipe.max_length} tokens, and {len(lost)} of "
+                f"{num_rows} rows are like it, limit {limits.max_lost_share:.0%}; raise data.max_length or repair the rows"
+            )
+        kept = sorted(set(kept) - set(lost))
+    if not kept:
+        raise DataError(f"{recipe.source}: expected rows with text, found {num_rows} rows without any")
+    return kept
+
+
+def _mask_rule(tokenizer: Tokenizer, seed: int) -> MaskRule:
+    if tokenizer.mask_id is None:
+        similar = closest("mask", tokenizer.get_vocab())
+        hint = f" (its vocabulary has {similar[0]!r})" if similar else ""
+        raise DataError(f"masked_lm needs a tokenizer with a mask token, found none{hint}; set mask_token in tokenizer_config.json")
+    return MaskRule(mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size, seed=seed)
+
+
+def _flat(lists: Sequence[Sequence[int]]) -> np.ndarray:
+    return np.fromiter((value for values in lists for value in values), dtype="<i4")
+
+
+def _context_offsets(encodings: Sequence[Any]) -> np.ndarray:
+    offsets = [
+        offset if sequence == 1 else (-1, -1)
+        for encoding in encodings
+        for offset, sequence in zip(encoding.offsets, encoding.sequence_ids, strict=True)
+    ]
+    return np.asarray(offsets, dtype="<i4")

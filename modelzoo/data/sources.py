@@ -1,0 +1,106 @@
+"""Rows from a file, a folder of files, or a data set's name, as a list of dicts.
+
+Everything is read as data: no loading script, no pickle. Errors name the file and the line.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from modelzoo.data.hub_sets import read_hub_rows
+from modelzoo.data.text_files import read_json, read_jsonl, read_table
+from modelzoo.errors import DataError, closest
+
+__all__ = ["Split", "read_rows"]
+
+Split = Literal["train", "validation", "test"]
+
+_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+# What people call the files of a split.
+_SPLIT_NAMES: dict[str, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "eval"),
+    "test": ("test", "testing"),
+}
+
+
+def read_rows(
+    source: str | Path, *, split: Split | None = None, max_rows: int | None = None, revision: str | None = None
+) -> list[dict[str, Any]]:
+    """Read the rows of a data set.
+
+    Args:
+        source: A .jsonl, .ndjson, .json, .csv, .tsv or .parquet file; a folder with one such file per split; or the name of a
+            data set for `datasets`: "boolq", "owner/name", "owner/name:config", "super_glue/boolq". What exists on disk wins.
+        split: The part to read. Required for a folder and for a name; a file is one split already.
+        max_rows: Only the first rows, at least 1; None for all.
+        revision: Commit or tag of a data set on the hub; only for names.
+
+    Returns:
+        At least one row.
+
+    Raises:
+        DataError: If nothing is found, a line cannot be read, or there is no row.
+    """
+    if max_rows is not None and max_rows < 1:
+        raise DataError(f"expected max_rows of at least 1, found {max_rows}")
+    path = Path(source).expanduser()
+    if path.is_dir():
+        path = _split_file(path, split)
+    if path.is_file():
+        rows = _read_file(path, max_rows)
+        name = str(path)
+    elif _looks_like_path(str(source)):
+        raise _missing_file(path)
+    else:
+        name = str(source)
+        if split is None:
+            raise DataError(f"{name}: expected a split (train, validation or test) beside a data set's name, found none")
+        rows = read_hub_rows(name, split=split, max_rows=max_rows, revision=revision)
+    if not rows:
+        raise DataError(f"{name}: expected at least one row, found none")
+    return rows
+
+
+def _read_file(path: Path, max_rows: int | None) -> list[dict[str, Any]]:
+    suffix = path.suffix.lower()
+    if suffix in (".jsonl", ".ndjson"):
+        return read_jsonl(path, max_rows)
+    if suffix == ".json":
+        return read_json(path, max_rows)
+    if suffix in (".csv", ".tsv"):
+        return read_table(path, max_rows)
+    if suffix == ".parquet":
+        from modelzoo.data.parquet import read_parquet
+
+        return read_parquet(path, max_rows)
+    raise DataError(f"{path}: expected a name ending in {', '.join(_SUFFIXES)}, found {path.suffix or 'no ending'!r}")
+
+
+def _split_file(folder: Path, split: str | None) -> Path:
+    """Return the one file of the split in the folder."""
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)
+    if split is None:
+        raise DataError(f"{folder}: expected a split (train, validation or test) beside a folder, found none")
+    for name in _SPLIT_NAMES[split]:
+        found = [path for path in files if path.stem.lower() == name]
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            raise DataError(f"{folder}: expected one file for split {split}, found {names}; set data.{split}=FILE")
+        if found:
+            return found[0]
+    names = ", ".join(path.name for path in files) or "no data file"
+    wanted = " or ".join(f"{name}.*" for name in _SPLIT_NAMES[split])
+    raise DataError(f"{folder}: expected {wanted} for split {split}, found {names}; set data.{split}=FILE")
+
+
+def _looks_like_path(source: str) -> bool:
+    return source.startswith((".", "/", "~")) or Path(source).suffix.lower() in _SUFFIXES or source.count("/") > 1
+
+
+def _missing_file(path: Path) -> DataError:
+    if not path.parent.is_dir():
+        return DataError(f"{path}: expected a data file, but the folder {path.parent} does not exist")
+    names = [item.name for item in path.parent.iterdir()]
+    similar = closest(path.name, names)
+    hint = f"did you mean {path.parent / similar[0]}?" if similar else f"the folder {path.parent} has no file of that name"
+    return DataError(f"{path}: expected a data file, found nothing; {hint}")

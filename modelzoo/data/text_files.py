@@ -1,0 +1,180 @@
+"""Plain readers of JSON lines, JSON, CSV and TSV whose errors name the file and the line."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from modelzoo.errors import DataError
+
+__all__ = ["read_json", "read_jsonl", "read_table"]
+
+# A first line with a longer cell is a row, not a header.
+_LONGEST_HEADER = 100
+
+
+def read_jsonl(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
+    """Read a file of one JSON object a line; blank lines are skipped.
+
+    Raises:
+        DataError: If a line is no UTF-8, no JSON or no object.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, line in _lines(path):
+        if max_rows is not None and len(rows) == max_rows:
+            break
+        if line.strip():
+            rows.append(_object(_parse(line, f"{path}:{number}"), f"{path}:{number}"))
+    return rows
+
+
+def read_json(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
+    """Read a JSON file: a list of objects, an object with them under "data", SQuAD's nested form, or JSON lines.
+
+    Raises:
+        DataError: If the file has none of these forms.
+    """
+    text = "".join(line for _, line in _lines(path))
+    if not text.strip():
+        return []
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            return read_jsonl(path, max_rows)
+        raise _no_json(f"{path}:{error.lineno}", error, text.splitlines()[error.lineno - 1]) from error
+    except RecursionError as error:
+        raise DataError(f"{path}: expected rows, found JSON that is nested too deep") from error
+    if isinstance(value, dict) and isinstance(value.get("data"), list):
+        value = value["data"]
+        if value and isinstance(value[0], dict) and "paragraphs" in value[0]:
+            value = list(_squad_rows(value, path))
+    if isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list):
+        raise DataError(f"{path}: expected a list of objects, found {type(value).__name__}")
+    return [_object(row, f"{path}: row {number}") for number, row in enumerate(value[:max_rows], start=1)]
+
+
+def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
+    """Read a CSV file, or a TSV file (where quotes are ordinary characters, as in GLUE's files).
+
+    The first line is the header. A file without one is known by a number, an empty cell or a long text in its first line; its
+    columns are called column1, column2, ...
+
+    Raises:
+        DataError: If a line has another number of cells than the header, or the header names a column twice.
+    """
+    is_tsv = path.suffix.lower() == ".tsv"
+    lines = (line for _, line in _lines(path))
+    reader = csv.reader(
+        lines,
+        delimiter="\t" if is_tsv else ",",
+        quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
+        strict=not is_tsv,
+    )
+    header: list[str] | None = None
+    rows: list[dict[str, Any]] = []
+    for number, cells in _cells(reader, path):
+        if not cells:
+            continue
+        if header is None:
+            header = _header(cells, path, number)
+            if header == [cell.strip() for cell in cells]:
+                continue
+        if len(cells) != len(header):
+            raise DataError(
+                f"{path}:{number}: expected {len(header)} cells ({', '.join(header)}), found {len(cells)}; "
+                f"{'remove tabs inside texts' if is_tsv else 'put texts with commas in double quotes'}"
+            )
+        if max_rows is not None and len(rows) == max_rows:
+            break
+        rows.append(dict(zip(header, cells, strict=True)))
+    return rows
+
+
+def _cells(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each line with its number (the last line's, for a row of several)."""
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{path}:{reader.line_num}: expected comma- or tab-separated cells, found: {error}") from error
+        yield reader.line_num, cells
+
+
+def _header(cells: list[str], path: Path, number: int) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    if any(_is_value(name) for name in names):
+        return [f"column{position}" for position in range(1, len(cells) + 1)]
+    double = sorted({name for name in names if names.count(name) > 1})
+    if double:
+        raise DataError(f"{path}:{number}: expected each column once in the header, found twice: {', '.join(double)}; rename one")
+    return names
+
+
+def _is_value(cell: str) -> bool:
+    """Tell whether a cell of the first line is a value rather than a column's name."""
+    try:
+        float(cell)
+    except ValueError:
+        return not cell or len(cell) > _LONGEST_HEADER
+    return True
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line; lines end with a line feed only, as JSON strings may hold other breaks."""
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                if number == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                        raise DataError(f"{path}:1: expected UTF-8, found UTF-16; save the file as UTF-8")
+                try:
+                    yield number, raw.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    found = f"byte {raw[error.start]:#04x} at byte {error.start + 1} of the line"
+                    raise DataError(f"{path}:{number}: expected UTF-8, found {found}; save the file as UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, found: {error.strerror}") from error
+
+
+def _parse(line: str, where: str) -> object:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise _no_json(where, error, line) from error
+    except RecursionError as error:
+        raise DataError(f"{where}: expected a row, found JSON that is nested too deep") from error
+
+
+def _no_json(where: str, error: json.JSONDecodeError, line: str) -> DataError:
+    shown = line.strip()
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    return DataError(f"{where}: expected JSON, found: {error.msg} at column {error.colno}: {shown}")
+
+
+def _object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f'{where}: expected an object like {{"text": ...}}, found {type(value).__name__}')
+    return value
+
+
+def _squad_rows(articles: list[Any], path: Path) -> Iterator[dict[str, Any]]:
+    """Yield one row a question of SQuAD's nested form: data > paragraphs > qas."""
+    try:
+        for article in articles:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    yield {
+                        "id": question.get("id"),
+                        "question": question["question"],
+                        "context": paragraph["context"],
+                        "answers": question["answers"],
+                    }
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path}: expected SQuAD's form (data, paragraphs, qas, question, answers), missing: {error}") from error
