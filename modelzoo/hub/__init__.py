@@ -1,0 +1,10 @@
+"""Model folders: from the hub or the disk into a model, and from a model to a plain Hugging Face folder."""
+
+from modelzoo.hub.checkpoint import Checkpoint, open_checkpoint
+from modelzoo.hub.facts import ModelFacts
+from modelzoo.hub.files import read_config
+from modelzoo.hub.load import LoadReport, load_weights
+from modelzoo.hub.resolve import resolve
+from modelzoo.hub.save import save_pretrained
+
+__all__ = ["Checkpoint", "LoadReport", "ModelFacts", "load_weights", "open_checkpoint", "read_config", "resolve", "save_pretrained"]

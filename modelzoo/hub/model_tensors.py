@@ -1,0 +1,127 @@
+"""A model's own tensors by canonical name, and putting loaded ones into them, plain or sharded."""
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from modelzoo.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+__all__ = ["Slot", "gathered", "is_sharded", "local_box", "slots"]
+
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+
+
+@dataclass
+class Slot:
+    """One tensor of a model and every place where it hangs (more than one when it is tied).
+
+    Attributes:
+        tensor: The parameter or persistent buffer; a DTensor when it is sharded.
+        places: (module, attribute) pairs.
+    """
+
+    tensor: Tensor
+    places: list[tuple[nn.Module, str]] = field(default_factory=list)
+
+    def put(self, value: Tensor) -> None:
+        """Make `value` the tensor's content without a copy; its dtype becomes the tensor's.
+
+        A tensor on meta is replaced in all its places; any other keeps its identity, so optimizers that hold it see the change.
+        """
+        if isinstance(self.tensor, nn.Parameter) and self.tensor.device.type != "meta":
+            self.tensor.data = value.to(self.tensor.device)
+            return
+        new: Tensor = value if self.tensor.device.type == "meta" else value.to(self.tensor.device)
+        if isinstance(self.tensor, nn.Parameter):
+            new = nn.Parameter(new, requires_grad=self.tensor.requires_grad)
+        for module, name in self.places:
+            setattr(module, name, new)
+        self.tensor = new
+
+
+def slots(model: nn.Module) -> dict[str, Slot]:
+    """Return a model's parameters and persistent buffers by name, each once; names of wrappers are left out.
+
+    A tied tensor stands under the first of its names.
+    """
+    stored = set(model.state_dict(keep_vars=True))
+    result: dict[str, Slot] = {}
+    first: dict[int, str] = {}
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    for name, tensor in tensors:
+        canonical = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+        if name not in stored and canonical not in stored:
+            continue
+        path, _, attribute = name.rpartition(".")
+        slot = result.setdefault(first.setdefault(id(tensor), canonical), Slot(tensor))
+        slot.places.append((model.get_submodule(path), attribute))
+    return result
+
+
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Return whether a tensor is a DTensor; where none can exist, their module is not imported for the question."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """Return the whole tensor: of a DTensor all ranks must ask for it together."""
+    return tensor.detach().full_tensor() if is_sharded(tensor) else tensor.detach()
+
+
+def local_box(tensor: "DTensor") -> list[slice] | None:
+    """Return which box of the whole tensor this rank holds, or None for placements that are no box (strided, partial).
+
+    Shards are cut as torch.chunk cuts: equal parts of ceil(size / ranks), the last ones shorter or empty.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+
+    box = [slice(0, size) for size in tensor.shape]
+    for axis, placement in enumerate(tensor.placements):
+        if isinstance(placement, Replicate):
+            continue
+        if type(placement) is not Shard:
+            return None
+        part = box[placement.dim]
+        size = part.stop - part.start
+        chunk = -(-size // tensor.device_mesh.size(axis))
+        start = min(chunk * tensor.device_mesh.get_local_rank(axis), size)
+        box[placement.dim] = slice(part.start + start, part.start + min(start + chunk, size))
+    local = tuple(tensor.to_local().shape)
+    return box if local == tuple(part.stop - part.start for part in box) else None
+
+
+def put_local(slot: Slot, name: str, value: Tensor, *, whole: bool) -> None:
+    """Copy a value into this rank's part of a sharded tensor.
+
+    Args:
+        slot: Its tensor is a DTensor.
+        name: For messages.
+        value: The whole tensor, or this rank's box of it.
+        whole: Which of the two it is.
+
+    Raises:
+        CheckpointError: The DTensor has no memory yet.
+    """
+    tensor = slot.tensor
+    assert is_sharded(tensor)
+    local = tensor.to_local()
+    if local.device.type == "meta":
+        raise CheckpointError(f"{name}: expected memory to load into, found a sharded parameter on meta; call to_empty first")
+    if whole:
+        box = local_box(tensor)
+        if box is None:
+            from torch.distributed.tensor import distribute_tensor
+
+            placed = distribute_tensor(value.to(local.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
+            value = placed.to_local()
+        else:
+            value = value[tuple(box)]
+    with torch.no_grad():
+        local.copy_(value)
