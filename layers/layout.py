@@ -131,17 +131,32 @@ class Layout:
 
     def first_rows(self) -> "Selection":
         """Select the first real token of every row of the batch that has one (the [CLS] of an encoder)."""
+        return self._ends(is_last=False)
+
+    def last_rows(self) -> "Selection":
+        """Select the last real token of every row of the batch that has one (what a causal model classifies)."""
+        return self._ends(is_last=True)
+
+    def _ends(self, *, is_last: bool) -> "Selection":
         rows, width = self.batch_shape
         if self.indices is None:
-            layout = Layout((rows, 1), self.columns[:1], self.positions[:, :1])
-            return Selection(layout, lambda hidden: hidden[:, :1], lambda kept: kept[:, 0])
-        starts = torch.searchsorted(self.indices, torch.arange(rows, device=self.indices.device) * width)
-        owners = self.indices[starts.clamp(max=max(len(self.indices) - 1, 0))] // width if len(self.indices) else starts
-        filled = (starts < len(self.indices)) & (owners == torch.arange(rows, device=starts.device))
-        taken, batch_rows = starts[filled], filled.nonzero().squeeze(1)
-        lengths = tuple(int(one) for one in filled)
+            return self._dense_ends(is_last=is_last)
+        row_numbers = torch.arange(rows, device=self.indices.device)
+        places = torch.searchsorted(self.indices, row_numbers * width + (width if is_last else 0)) - (1 if is_last else 0)
+        inside = (places >= 0) & (places < len(self.indices))
+        owners = torch.full_like(row_numbers, -1)
+        owners[inside] = self.indices[places[inside]] // width
+        filled = owners == row_numbers
+        taken, batch_rows = places[filled], filled.nonzero().squeeze(1)
+        lengths = tuple(int(one) for one in filled.tolist())
         layout = Layout((rows, 1), self.columns[taken], self.positions[taken], lengths, batch_rows)
         return Selection(layout, lambda hidden: hidden[taken], lambda kept: layout.unpack(kept)[:, 0])
+
+    def _dense_ends(self, *, is_last: bool) -> "Selection":
+        """Select a column: a dense batch holds a token in each, or its mask does not matter to who asks."""
+        place = slice(-1, None) if is_last else slice(0, 1)
+        layout = Layout((self.batch_shape[0], 1), self.columns[place], self.positions[:, place])
+        return Selection(layout, lambda hidden: hidden[:, place], lambda kept: kept[:, 0])
 
     def remember(self, key: Hashable, make: Callable[[], object]) -> object:
         """Return what `make` returned the first time for this key: masks are the same in every layer of a stack."""

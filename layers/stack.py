@@ -11,7 +11,28 @@ from modelzoo.layers.rotary import Position
 __all__ = ["Decoder", "Encoder"]
 
 
-class Encoder(nn.Module):
+class _Stack(nn.Module):
+    """Blocks one after the other, the position module that they share, and a last norm."""
+
+    def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None, position: nn.Module | None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(blocks)
+        self.norm = norm
+        self.position = position
+
+    def _positions(self, layout: Layout, selection: Selection | None, given: Position | None) -> tuple[Position, Position]:
+        """Return what the blocks, and what the last block, is told about positions."""
+        if given is not None:
+            if selection is not None:
+                raise ValueError("a position given from outside holds every token's; give no selection with it")
+            return given, given
+        if self.position is None:
+            return Position(), Position()
+        common: Position = self.position(layout)
+        return common, common if selection is None else self.position(selection.layout, layout)
+
+
+class Encoder(_Stack):
     """Blocks one after the other, on packed or dense tokens; no cache, no context.
 
     Args:
@@ -21,10 +42,7 @@ class Encoder(nn.Module):
     """
 
     def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, position: nn.Module | None = None) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(blocks)
-        self.norm = norm
-        self.position = position
+        super().__init__(blocks, norm, position)
 
     def forward(
         self, hidden: Tensor, layout: Layout, *, position: Position | None = None, selection: Selection | None = None
@@ -42,24 +60,14 @@ class Encoder(nn.Module):
         Returns:
             The shape of `hidden`, or of the selected tokens, float.
         """
-        if position is not None and selection is not None:
-            raise ValueError("a position given from outside holds every token's; give no selection with it")
-        if position is None:
-            position = self._position(layout)
-        last = len(self.layers) if selection is None else len(self.layers) - 1
-        for block in self.layers[:last]:
+        position, last_position = self._positions(layout, selection, position)
+        for block in self.layers[:-1]:
             hidden = block(hidden, layout, position=position)
-        if selection is not None:
-            position = self._position(selection.layout, layout)
-            hidden = self.layers[-1](hidden, layout, position=position, selection=selection)
+        hidden = self.layers[-1](hidden, layout, position=last_position, selection=selection)
         return hidden if self.norm is None else self.norm(hidden)
 
-    def _position(self, query: Layout, key: Layout | None = None) -> Position:
-        given: Position = Position() if self.position is None else self.position(query, key)
-        return given
 
-
-class Decoder(nn.Module):
+class Decoder(_Stack):
     """Blocks one after the other, with optional caches and an optional context; causality is the blocks' own.
 
     Args:
@@ -69,10 +77,7 @@ class Decoder(nn.Module):
     """
 
     def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, position: nn.Module | None = None) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(blocks)
-        self.norm = norm
-        self.position = position
+        super().__init__(blocks, norm, position)
 
     def forward(
         self,
@@ -84,6 +89,7 @@ class Decoder(nn.Module):
         caches: Sequence[KeyValueCache] | None = None,
         context_caches: Sequence[KeyValueCache] | None = None,
         position: Position | None = None,
+        selection: Selection | None = None,
     ) -> Tensor:
         """Run the blocks.
 
@@ -95,19 +101,23 @@ class Decoder(nn.Module):
             caches: One a block, for the self-attention.
             context_caches: One a block, for the cross-attention.
             position: As in `Encoder.forward`.
+            selection: As in `Encoder.forward`; not with caches, which need every token's keys.
 
         Returns:
-            The shape of `hidden`, float.
+            The shape of `hidden`, or of the selected tokens, float.
         """
-        if position is None:
-            position = Position() if self.position is None else self.position(layout)
-        options: dict[str, object] = {"position": position}
-        if context is not None:
-            options |= {"context": context, "context_layout": context_layout}
+        if caches is not None and selection is not None:
+            raise ValueError("caches hold every token's keys; give no selection with them")
+        position, last_position = self._positions(layout, selection, position)
+        last = len(self.layers) - 1
+        shared: dict[str, object] = {} if context is None else {"context": context, "context_layout": context_layout}
         for index, block in enumerate(self.layers):
+            options = dict(shared, position=position)
             if caches is not None:
                 options["cache"] = caches[index]
             if context_caches is not None:
                 options["context_cache"] = context_caches[index]
+            if index == last:
+                options |= {"position": last_position, "selection": selection}
             hidden = block(hidden, layout, **options)
         return hidden if self.norm is None else self.norm(hidden)
