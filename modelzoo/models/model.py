@@ -34,8 +34,8 @@ class ModelConfig:
     """Rows of the token embedding."""
     initializer_range: float = 0.02
     """Standard deviation of fresh weights."""
-    pad_token_id: int = 0
-    """Id of the padding token; its embedding starts at zero and gets no gradient."""
+    pad_token_id: int | None = 0
+    """Id of the padding token, whose embedding starts at zero and gets no gradient; None for no such token."""
     tie_word_embeddings: bool = True
     """Whether a language model's output head is its token embedding."""
     num_labels: int = 2
@@ -50,7 +50,7 @@ class ModelConfig:
         for name in ("vocab_size", "num_labels"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        if not 0 <= self.pad_token_id < self.vocab_size:
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ConfigError(f"pad_token_id={self.pad_token_id} is not below vocab_size={self.vocab_size}; use an id of the table")
         if self.label_names is not None and len(self.label_names) != self.num_labels:
             raise ConfigError(f"{len(self.label_names)} label_names were given for num_labels={self.num_labels}; give one a label")

@@ -1,0 +1,264 @@
+"""What GPT and its relatives share: embeddings, a causal stack, and heads for four tasks, with or without caches.
+
+A family's file says what its embeddings and blocks are; the way through the model is written once, here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from modelzoo.converters import Task
+from modelzoo.errors import ConfigError, DataError
+from modelzoo.layers import Decoder, Dropout, Embedding, KeyValueCache, Layout, LearnedPositionEmbedding, Linear, activation
+from modelzoo.models.heads import LinearHead
+from modelzoo.models.inputs import check_ids, check_labels, check_length
+from modelzoo.models.lm_loss import lm_loss
+from modelzoo.models.losses import IGNORED, cross_entropy
+from modelzoo.models.model import Model, ModelConfig, ModelOutput
+
+__all__ = ["DecoderConfig", "DecoderEmbeddings", "DecoderModel"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecoderConfig(ModelConfig):
+    """Sizes and options that all decoder-only families have."""
+
+    hidden_size: int
+    """D."""
+    num_layers: int
+    """Transformer blocks, at least 1."""
+    num_heads: int
+    """Attention heads of a block."""
+    intermediate_size: int
+    """Width of the feed-forward network."""
+    activation: str
+    """Of the feed-forward network, by Hugging Face's name."""
+    norm_eps: float
+    """Added to the variance, or to the mean square, in every norm."""
+    max_positions: int
+    """The longest sequence, in tokens."""
+    hidden_dropout: float = 0.0
+    """Probability of dropping a feature after every sublayer."""
+    embedding_dropout: float = 0.0
+    """Probability of dropping a feature after the embeddings."""
+    attention_dropout: float = 0.0
+    """Probability of dropping an attention weight."""
+    classifier_dropout: float = 0.0
+    """Probability of dropping a feature before the token classifier."""
+    pad_token_id: int | None = None
+    """Id of the padding token, if the family has one."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        ModelConfig.__post_init__(self)
+        for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("hidden_dropout", "embedding_dropout", "attention_dropout", "classifier_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must lie in 0 to 1, 1 excluded")
+        if self.norm_eps <= 0:
+            raise ConfigError(f"norm_eps={self.norm_eps} must be greater than 0")
+        activation(self.activation)
+
+
+class DecoderEmbeddings(nn.Module):
+    """Token rows, plus learned positions where a family has them, then dropout.
+
+    Args:
+        vocab_size: V.
+        hidden_size: D.
+        position: A table of positions; None for families whose attention knows positions.
+        scale: Factor on the token rows (MiniCPM).
+        padding_idx: Row that starts at zero and gets no gradient; None for none.
+        dropout: Probability of dropping a feature in training.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        *,
+        position: LearnedPositionEmbedding | None = None,
+        scale: float = 1.0,
+        padding_idx: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.token = Embedding(vocab_size, hidden_size, padding_idx, scale=scale)
+        self.position = position
+        self.dropout = Dropout(dropout)
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Embed.
+
+        Args:
+            ids: (tokens,) or (B, T) int64.
+            positions: The shape of `ids`, or one that broadcasts to it, int64.
+
+        Returns:
+            (tokens, D) or (B, T, D) float.
+        """
+        hidden = self.token(ids)
+        if self.position is not None:
+            hidden = hidden + self.position(positions)
+        embedded: Tensor = self.dropout(hidden)
+        return embedded
+
+
+class DecoderModel(Model):
+    """A causal decoder with one of four heads.
+
+    Positions are counted from the attention mask, so that padding on the left changes nothing. A classifier reads the last real
+    token of each row. Without caches, padding is dropped at the door as in the encoders.
+
+    Args:
+        config: Of the family.
+        task: "base", "causal_lm", "classification" or "token_classification".
+    """
+
+    config: DecoderConfig
+    tasks: ClassVar[tuple[Task, ...]] = ("base", "causal_lm", "classification", "token_classification")
+    embeddings: DecoderEmbeddings
+    decoder: Decoder
+
+    def __init__(self, config: DecoderConfig, task: Task = "base") -> None:
+        super().__init__(config, task)
+        self.embeddings = self.build_embeddings(config)
+        self.decoder = self.build_decoder(config)
+        self.head = self.build_head(config, task)
+
+    def build_embeddings(self, config: DecoderConfig) -> DecoderEmbeddings:
+        """Return the embeddings."""
+        raise NotImplementedError
+
+    def build_decoder(self, config: DecoderConfig) -> Decoder:
+        """Return the stack."""
+        raise NotImplementedError
+
+    def build_head(self, config: DecoderConfig, task: Task) -> nn.Module | None:
+        """Return the head of a task; None for "base", and for a language model whose head is its token table."""
+        if task == "causal_lm":
+            return None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size, bias=False)
+        if task == "classification":
+            return Linear(config.hidden_size, config.num_labels, bias=False)
+        if task == "token_classification":
+            return LinearHead(config.hidden_size, config.num_labels, dropout=config.classifier_dropout)
+        return None
+
+    @property
+    def logit_scale(self) -> float:
+        """Factor on the hidden states before the language model's head (MiniCPM)."""
+        return 1.0
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence, in tokens."""
+        return self.config.max_positions
+
+    def shard_units(self) -> list[nn.Module]:
+        """Return the decoder's blocks in forward order."""
+        return list(self.decoder.layers)
+
+    def tied_parameters(self) -> list[tuple[str, str]]:
+        """Return the token table, where the language model's head is the same table."""
+        is_tied = self.task == "causal_lm" and self.config.tie_word_embeddings
+        return [("embeddings.token.weight", "head")] if is_tied else []
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        caches: Sequence[KeyValueCache] | None = None,
+    ) -> ModelOutput:
+        """Run the model.
+
+        Args:
+            input_ids: (B, T) int64 in [0, vocab_size).
+            attention_mask: (B, T), non-zero where there is a token; None when all are. With caches (B, cached + T).
+            position_ids: (B, T) int64; None to count the tokens of the mask.
+            labels: "causal_lm" and "token_classification": (B, T) int64; "classification": (B,) int64; -100 is ignored. A language
+                model is scored on predicting `labels[:, 1:]`.
+            caches: One a block: earlier tokens' keys and values, to which these tokens' are added. A language model then returns
+                the last token's logits alone, (B, 1, V).
+
+        Returns:
+            The loss where labels were given, and the task's scores. While training a language model with labels, `logits` is None:
+            they never exist all at once.
+
+        Raises:
+            DataError: An id, a label or a length is out of range, or labels were given that the task does not take.
+        """
+        if labels is not None and self.task == "base":
+            raise DataError("labels were given to a model for base, which takes no labels")
+        layout = self._layout(input_ids, attention_mask, position_ids, caches)
+        hidden = self.embeddings(layout.pack(input_ids), layout.positions)
+        if self.task == "classification":
+            last = layout.last_rows()
+            pooled = last.spread(self.decoder(hidden, layout, selection=last))
+            return self._scored(pooled, labels, layout.batch_shape[:1])
+        hidden = self.decoder(hidden, layout, caches=caches)
+        if self.task == "base":
+            return ModelOutput(last_hidden_state=layout.unpack(hidden))
+        if self.task == "token_classification":
+            return self._scored(layout.unpack(hidden), labels, layout.batch_shape)
+        if caches is not None:
+            return ModelOutput(logits=self._logits(hidden[:, -1:]))
+        return self._language_model(hidden, layout, labels)
+
+    def _layout(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        caches: Sequence[KeyValueCache] | None,
+    ) -> Layout:
+        """Check the inputs and say where the real tokens are."""
+        check_ids("input_ids", input_ids, self.config.vocab_size, "vocab_size")
+        rows, width = input_ids.shape
+        start = caches[0].length if caches else 0
+        positions = position_ids
+        if attention_mask is not None:
+            if attention_mask.shape != (rows, start + width):
+                raise DataError(f"attention_mask must have shape {(rows, start + width)}, found {tuple(attention_mask.shape)}")
+            if positions is None:
+                positions = (attention_mask.bool().cumsum(1) - 1).clamp(min=0)[:, start:]
+        if attention_mask is None or caches is not None:
+            layout = Layout.dense(rows, width, start=start, positions=positions, mask=attention_mask, device=input_ids.device)
+        else:
+            layout = Layout.packed(attention_mask, positions)
+        longest = int(layout.positions.max()) + 1 if layout.positions.numel() else 0
+        check_length(longest, self.max_length, f"{self.config.max_positions} positions")
+        return layout
+
+    def _scored(self, hidden: Tensor, labels: Tensor | None, shape: tuple[int, ...]) -> ModelOutput:
+        assert self.head is not None
+        logits = self.head(hidden)
+        if labels is None:
+            return ModelOutput(logits=logits)
+        check_labels("labels", labels, shape, self.config.num_labels)
+        return ModelOutput(loss=cross_entropy(logits, labels), logits=logits)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        if self.logit_scale != 1.0:
+            hidden = hidden * self.logit_scale
+        scores: Tensor = self.embeddings.token.logits(hidden) if self.head is None else self.head(hidden)
+        return scores
+
+    def _language_model(self, hidden: Tensor, layout: Layout, labels: Tensor | None) -> ModelOutput:
+        if labels is None:
+            return ModelOutput(logits=layout.unpack(self._logits(hidden)))
+        check_labels("labels", labels, layout.batch_shape, self.config.vocab_size)
+        targets = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORED)], dim=1)
+        if not self.training:
+            logits = layout.unpack(self._logits(hidden))
+            return ModelOutput(loss=cross_entropy(logits, targets), logits=logits)
+        table = self.embeddings.token if self.head is None else self.head
+        bias = getattr(table, "bias", None)
+        flat = layout.pack(targets).flatten()
+        return ModelOutput(loss=lm_loss(hidden.flatten(0, -2) * self.logit_scale, table.weight, flat, bias))

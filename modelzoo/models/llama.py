@@ -1,0 +1,221 @@
+"""LLaMA (Touvron et al., 2023) and those that kept its shape: Mistral, Qwen2 and Qwen3.
+
+RMS norms before every sublayer, rotary positions, grouped key/value heads, a gated feed-forward network. The relatives differ by
+biases, a sliding window, and a norm on each query and key head; each is a config with its own defaults.
+"""
+
+from dataclasses import dataclass
+
+from modelzoo.errors import ConfigError
+from modelzoo.layers import (
+    Attention,
+    Decoder,
+    FeedForward,
+    FeedForwardBlock,
+    RMSNorm,
+    RotaryEmbedding,
+    RotaryScaling,
+    SelfAttentionBlock,
+    TransformerBlock,
+)
+from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings, DecoderModel
+
+__all__ = [
+    "Llama",
+    "LlamaConfig",
+    "Mistral",
+    "MistralConfig",
+    "Qwen2",
+    "Qwen2Config",
+    "Qwen3",
+    "Qwen3Config",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LlamaConfig(DecoderConfig):
+    """Sizes and options of a LLaMA; the defaults are Llama-2-7b's."""
+
+    vocab_size: int = 32000
+    """Rows of the token embedding."""
+    hidden_size: int = 4096
+    """D."""
+    num_layers: int = 32
+    """Transformer blocks, at least 1."""
+    num_heads: int = 32
+    """Query heads of a block."""
+    num_key_value_heads: int = 32
+    """Key and value heads of a block, a divisor of num_heads."""
+    head_size: int = 128
+    """H; it need not be hidden_size / num_heads."""
+    intermediate_size: int = 11008
+    """Width of the feed-forward network."""
+    activation: str = "silu"
+    """Of the feed-forward network's gate, by Hugging Face's name."""
+    norm_eps: float = 1e-6
+    """Added to the mean square in every norm."""
+    max_positions: int = 2048
+    """The longest sequence, in tokens."""
+    tie_word_embeddings: bool = False
+    """Whether the language model's head is the token embedding."""
+    rope_theta: float = 10000.0
+    """Base of the rotary wavelengths."""
+    rope_scaling: RotaryScaling | None = None
+    """Stretching of the rotary wavelengths for longer sequences."""
+    attention_bias: bool = False
+    """Whether query, key and value have a bias."""
+    output_bias: bool = False
+    """Whether the attention's output has a bias."""
+    feed_forward_bias: bool = False
+    """Whether the feed-forward network has biases."""
+    has_head_norms: bool = False
+    """Whether each query and key head is normalised before it is rotated."""
+    window: int | None = None
+    """Tokens that a layer with a sliding window sees, itself included; None for all."""
+    window_layers: tuple[int, ...] | None = None
+    """The layers, from 0, that have the window; None for all."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        DecoderConfig.__post_init__(self)
+        for name in ("num_key_value_heads", "head_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.num_heads % self.num_key_value_heads:
+            raise ConfigError(f"num_key_value_heads={self.num_key_value_heads} does not divide num_heads={self.num_heads}")
+        if self.head_size % 2:
+            raise ConfigError(f"head_size={self.head_size} must be even for rotary positions")
+        if self.window is not None and self.window < 1:
+            raise ConfigError(f"window={self.window} must be at least 1, or None for no window")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MistralConfig(LlamaConfig):
+    """Sizes and options of a Mistral; the defaults are Mistral-7B-v0.1's."""
+
+    num_key_value_heads: int = 8
+    """Key and value heads of a block."""
+    intermediate_size: int = 14336
+    """Width of the feed-forward network."""
+    max_positions: int = 131072
+    """The longest sequence, in tokens."""
+    window: int | None = 4096
+    """Tokens that every layer sees, itself included; None for all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Qwen2Config(LlamaConfig):
+    """Sizes and options of a Qwen2; the defaults are transformers' own."""
+
+    vocab_size: int = 151936
+    """Rows of the token embedding."""
+    intermediate_size: int = 22016
+    """Width of the feed-forward network."""
+    max_positions: int = 32768
+    """The longest sequence, in tokens."""
+    attention_bias: bool = True
+    """Whether query, key and value have a bias."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Qwen3Config(LlamaConfig):
+    """Sizes and options of a Qwen3; the defaults are transformers' own."""
+
+    vocab_size: int = 151936
+    """Rows of the token embedding."""
+    intermediate_size: int = 22016
+    """Width of the feed-forward network."""
+    max_positions: int = 32768
+    """The longest sequence, in tokens."""
+    has_head_norms: bool = True
+    """Whether each query and key head is normalised before it is rotated."""
+
+
+class Llama(DecoderModel):
+    """LLaMA for one of four tasks, equal to transformers' `Llama...` classes.
+
+    Args:
+        config: Sizes and options.
+        task: Which head.
+    """
+
+    family = "llama"
+    config_class = LlamaConfig
+    config: LlamaConfig
+
+    def build_embeddings(self, config: DecoderConfig) -> DecoderEmbeddings:
+        """Return the token table."""
+        return DecoderEmbeddings(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+
+    def build_decoder(self, config: DecoderConfig) -> Decoder:
+        """Return pre-norm blocks, the last norm and the rotary positions."""
+        assert isinstance(config, LlamaConfig)
+        return Decoder(
+            (_block(config, layer) for layer in range(config.num_layers)),
+            RMSNorm(config.hidden_size, config.norm_eps),
+            RotaryEmbedding(config.head_size, theta=config.rope_theta, scaling=config.rope_scaling),
+        )
+
+
+def _block(config: LlamaConfig, layer: int) -> TransformerBlock:
+    has_window = config.window_layers is None or layer in config.window_layers
+    attention = Attention(
+        config.hidden_size,
+        config.num_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        head_size=config.head_size,
+        bias=config.attention_bias,
+        output_bias=config.output_bias,
+        dropout=config.attention_dropout,
+        is_causal=True,
+        window=config.window if has_window else None,
+        query_norm=RMSNorm(config.head_size, config.norm_eps) if config.has_head_norms else None,
+        key_norm=RMSNorm(config.head_size, config.norm_eps) if config.has_head_norms else None,
+    )
+    feed_forward = FeedForward(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        is_gated=True,
+        bias=config.feed_forward_bias,
+    )
+    return TransformerBlock(
+        SelfAttentionBlock(attention, RMSNorm(config.hidden_size, config.norm_eps)),
+        FeedForwardBlock(feed_forward, RMSNorm(config.hidden_size, config.norm_eps)),
+    )
+
+
+class Mistral(Llama):
+    """Mistral: LLaMA with a sliding window.
+
+    Args:
+        config: Sizes and options.
+        task: Which head.
+    """
+
+    family = "mistral"
+    config_class = MistralConfig
+
+
+class Qwen2(Llama):
+    """Qwen2: LLaMA with biases on query, key and value.
+
+    Args:
+        config: Sizes and options.
+        task: Which head.
+    """
+
+    family = "qwen2"
+    config_class = Qwen2Config
+
+
+class Qwen3(Llama):
+    """Qwen3: LLaMA with a norm on each query and key head.
+
+    Args:
+        config: Sizes and options.
+        task: Which head.
+    """
+
+    family = "qwen3"
+    config_class = Qwen3Config
