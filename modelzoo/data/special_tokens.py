@@ -111,7 +111,7 @@ def add_tokens(backend: Tokenizer, tokens: SpecialTokens) -> None:
 def _legacy_added_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Return what added_tokens.json and then the added_tokens list of tokenizer.json say."""
     added: dict[int, AddedToken] = {}
-    special = {value["content"] if isinstance(value, dict) else value for value in settings.values() if value}
+    special = {value.get("content") if isinstance(value, dict) else value for value in settings.values()}
     for text, token_id in read_json_object(folder / "added_tokens.json").items():
         is_special = text in special
         added[int(token_id)] = AddedToken(text, rstrip=False, lstrip=False, normalized=not is_special, special=is_special)
