@@ -200,7 +200,11 @@ def _label_problems(source: Mapping[str, Any]) -> list[str]:
             return [f"id2label: expected a name for label {unnamed}, found {_shown(names[unnamed])}"]
     expected = size(2**20)
     counts = [(key, source[key]) for key in ("num_labels", "_num_labels") if source.get(key) is not None]
-    return [f"{key}: expected {expected(value)}, found {_shown(value)}" for key, value in counts if expected(value)]
+    lines = [f"{key}: expected {expected(value)}, found {_shown(value)}" for key, value in counts if expected(value)]
+    count = source.get("num_labels")
+    if not lines and names and count not in (None, len(names)):
+        lines = [f"num_labels: expected {len(names)}, the length of id2label, found {count}. Remove one of the two fields"]
+    return lines
 
 
 def read_label_names(source: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -213,7 +217,7 @@ def read_label_names(source: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _num_labels(source: Mapping[str, Any]) -> int:
-    """Count the labels as transformers does: `id2label` first, then the old count fields, else 2."""
+    """Count the labels as transformers does: `id2label`, or the count fields (the second is of 2020), else 2."""
     names = read_label_names(source)
     if names is not None:
         return len(names)
