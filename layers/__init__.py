@@ -3,12 +3,12 @@
 Letters in shapes: B batch, T query tokens, S key tokens, D hidden size, N heads, K key/value heads, H head size, F feed-forward
 width, V vocabulary. `tokens` is the number of real tokens of a batch once its padding is dropped (see `layout`).
 
-Reading order: layout, attention, feed_forward, blocks, stack.
+Reading order: layout, attention, feed_forward, blocks, transformer_block, stack.
 """
 
 from modelzoo.layers.activation import ACTIVATIONS, activation
 from modelzoo.layers.attention import Attention
-from modelzoo.layers.blocks import CrossAttentionBlock, FeedForwardBlock, ParallelBlock, SelfAttentionBlock, TransformerBlock
+from modelzoo.layers.blocks import CrossAttentionBlock, FeedForwardBlock, SelfAttentionBlock
 from modelzoo.layers.cache import KeyValueCache
 from modelzoo.layers.dropout import Dropout
 from modelzoo.layers.embedding import Embedding, LearnedPositionEmbedding
@@ -20,6 +20,7 @@ from modelzoo.layers.norm import LayerNorm, RMSNorm
 from modelzoo.layers.position_bias import AlibiBias, RelativePositionBias, SegmentPositionBias
 from modelzoo.layers.rotary import Position, RotaryEmbedding, RotaryScaling
 from modelzoo.layers.stack import Decoder, Encoder
+from modelzoo.layers.transformer_block import ParallelBlock, TransformerBlock
 
 __all__ = [
     "ACTIVATIONS",

@@ -28,6 +28,10 @@ def _relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "gelu": F.gelu,
@@ -49,7 +53,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "mish": F.mish,
         "sigmoid": torch.sigmoid,
         "tanh": torch.tanh,
-        "linear": lambda x: x,
+        "linear": _identity,
     }
 )
 """Elementwise functions on a float tensor of any shape."""

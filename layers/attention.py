@@ -15,6 +15,18 @@ __all__ = ["Attention"]
 _NOWHERE = Position()
 
 
+def _check_heads(num_heads: int, num_key_value_heads: int, window: int | None, dropout: float) -> None:
+    for name, count in (("num_heads", num_heads), ("num_key_value_heads", num_key_value_heads)):
+        if count < 1:
+            raise ValueError(f"{name}={count} must be at least 1")
+    if num_heads % num_key_value_heads:
+        raise ValueError(f"num_key_value_heads={num_key_value_heads} does not divide num_heads={num_heads}")
+    if window is not None and window < 1:
+        raise ValueError(f"window={window} must be at least 1, or None for no window")
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"dropout={dropout} must lie in 0 to 1")
+
+
 class Attention(nn.Module):
     """softmax(scale * q kᵀ + bias) v over N heads (Vaswani et al., 2017, section 3.2).
 
@@ -37,7 +49,7 @@ class Attention(nn.Module):
         key_norm: The same for key heads.
 
     Raises:
-        ValueError: Heads that do not divide.
+        ValueError: Heads that do not divide, or a number out of range.
     """
 
     def __init__(
@@ -58,15 +70,12 @@ class Attention(nn.Module):
         key_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+        _check_heads(num_heads, num_key_value_heads, window, dropout)
         if head_size is None:
             if hidden_size % num_heads:
                 raise ValueError(f"num_heads={num_heads} does not divide hidden_size={hidden_size}; change one or give head_size")
             head_size = hidden_size // num_heads
-        num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
-        if num_heads % num_key_value_heads:
-            raise ValueError(f"num_key_value_heads={num_key_value_heads} does not divide num_heads={num_heads}")
-        if window is not None and window < 1:
-            raise ValueError(f"window={window} must be at least 1, or None for no window")
         self.num_heads = num_heads
         self.num_key_value_heads = num_key_value_heads
         self.head_size = head_size
@@ -106,7 +115,11 @@ class Attention(nn.Module):
 
         Returns:
             The shape of `hidden`, float.
+
+        Raises:
+            ValueError: One of context and its layout is missing, only one side is packed, or the cache and the layout disagree.
         """
+        _check_places(layout, context, context_layout, cache)
         query = self._heads(self.query(hidden), self.num_heads, self.query_norm)
         if position.query_rotary is not None:
             query = apply_rotary(query, position.query_rotary)
@@ -156,8 +169,8 @@ class Attention(nn.Module):
         attention itself.
         """
         lengths, key_lengths = layout.lengths, key_layout.lengths
-        if lengths is None or key_lengths is None:
-            raise ValueError("hidden is packed and context is not; pack both or neither")
+        assert lengths is not None
+        assert key_lengths is not None
         is_plain_causal = self.is_causal and self.window is None and layout is key_layout and layout.prefix is None and bias is None
         masks = None if is_plain_causal else attention_masks(layout, key_layout, is_causal=self.is_causal, window=self.window)
         pieces = []
@@ -216,14 +229,15 @@ class Attention(nn.Module):
         groups = self.num_heads // self.num_key_value_heads
         if groups > 1:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        scores = (query * self.scale) @ key.transpose(-1, -2)
+        wide = torch.promote_types(query.dtype, torch.float32)
+        scores = (query.to(wide) * self.scale) @ key.to(wide).transpose(-1, -2)
         if bias is not None:
             scores = scores + bias
         if is_causal:
             mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        weights = torch.softmax(scores, dim=-1).to(query.dtype)
         return dropout(weights, self.dropout) @ value
 
     def extra_repr(self) -> str:
@@ -236,3 +250,19 @@ class Attention(nn.Module):
         parts += [f"window={self.window}"] if self.window is not None else []
         parts += [f"dropout={self.dropout:g}"] if self.dropout else []
         return ", ".join(parts)
+
+
+def _check_places(layout: Layout, context: Tensor | None, context_layout: Layout | None, cache: KeyValueCache | None) -> None:
+    if (context is None) != (context_layout is None):
+        raise ValueError("context and context_layout belong together; one of them is missing")
+    if context_layout is not None and context_layout.is_packed != layout.is_packed:
+        raise ValueError("one of hidden and context is packed and the other is dense; pack both or neither")
+    if cache is None:
+        return
+    if layout.is_packed:
+        raise ValueError("a cache needs a dense layout, of one row a sequence; found a packed one")
+    if context is None and cache.length != layout.start:
+        raise ValueError(
+            f"the layout starts at column {layout.start} and its cache holds {cache.length} tokens; "
+            f"use Layout.dense(..., start={cache.length})"
+        )

@@ -48,8 +48,12 @@ class KeyValueCache:
             Keys and values, each a (B, K, length, H) view.
 
         Raises:
-            ValueError: The cache would hold more than `max_length` tokens.
+            ValueError: The cache would hold more than `max_length` tokens, or the shape is not the cache's.
         """
+        rows, heads, _, size = self._keys.shape
+        for found in (key.shape, value.shape):
+            if found != (rows, heads, key.shape[2], size):
+                raise ValueError(f"expected keys and values of shape ({rows}, {heads}, tokens, {size}), found {tuple(found)}")
         end = self.length + key.shape[2]
         if end > self.max_length:
             raise ValueError(f"a cache of {self.max_length} tokens holds {self.length} and cannot take {key.shape[2]} more")

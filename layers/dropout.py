@@ -20,7 +20,7 @@ class _CpuDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, dropped_levels: int) -> Tensor:
         count = hidden.numel()
-        words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+        words = torch.empty((count + 3) // 4, dtype=torch.int64, device=hidden.device).random_(-(1 << 63), None)
         keep = words.view(torch.int16)[:count].view(hidden.shape) >= dropped_levels - _LEVELS // 2
         ctx.save_for_backward(keep)
         ctx.scale = _LEVELS / (_LEVELS - dropped_levels)

@@ -31,7 +31,7 @@ class Layout:
         lengths: Packed only: real tokens of each sequence; they add up to `tokens`. None when dense.
         indices: Packed only: (tokens,) places of the real tokens in the flattened (B * T).
         mask: Dense only: (B, S) bool of the keys that hold a token, or None when all do.
-        prefix: Leading columns of each sequence that every query of it may see, whatever the causal rule; None for no prefix.
+        prefix: Leading tokens of each sequence that every query of it may see, whatever the order rule; None for no prefix.
         start: Dense only: column of the first token; the keys are columns 0 to start + T - 1.
     """
 
@@ -179,13 +179,18 @@ class Selection(NamedTuple):
     spread: Callable[[Tensor], Tensor]
 
 
-def _allowed(query_columns: Tensor, key_columns: Tensor, is_causal: bool, window: int | None, prefix: int) -> Tensor:
+def _allowed(query_columns: Tensor, key_columns: Tensor, is_causal: bool, window: int | None) -> Tensor:
     """Return the (T, S) bool of pairs that the order of tokens allows."""
     ahead = query_columns.unsqueeze(-1) - key_columns
     allowed = ahead >= 0 if is_causal else torch.ones_like(ahead, dtype=torch.bool)
     if window is not None:
         allowed = allowed & (ahead.abs() < window)
-    return allowed | (key_columns < prefix) if prefix else allowed
+    return allowed
+
+
+def _seen(allowed: Tensor) -> Tensor:
+    """Give a query that may see nothing every key: a softmax over nothing is NaN on some backends."""
+    return allowed | ~allowed.any(-1, keepdim=True)
 
 
 def attention_masks(
@@ -201,8 +206,8 @@ def attention_masks(
 
     Returns:
         None when every pair is allowed. Packed: a tuple with one (T, S) bool or None a sequence. Dense: (B or 1, 1, T, S) bool.
-        A query that may see nothing (padding, in a dense batch) is given every key, since a softmax over nothing is NaN on some
-        backends; its result means nothing.
+        A query that may see nothing (padding in a dense batch, a context out of its window) is given every key; its result means
+        nothing, but is finite.
     """
     other = None if query is key else query  # a layout that remembered itself would keep its masks until the next collection
     return key.remember((other, is_causal, window), lambda: _make_masks(query, key, is_causal, window))  # type: ignore[return-value]  # untyped memo
@@ -215,19 +220,20 @@ def _make_masks(query: Layout, key: Layout, is_causal: bool, window: int | None)
             return None
         prefixes = key.prefix or (0,) * len(key.lengths)
         pairs = zip(query.columns.split(query.lengths), key.columns.split(key.lengths), prefixes, strict=True)
-        return tuple(_allowed(q, k, is_causal, window, prefix) for q, k, prefix in pairs)
+        places = torch.arange(max(key.lengths, default=0), device=key.columns.device)
+        return tuple(
+            _seen(_allowed(q, k, is_causal, window) | (places[: len(k)] < prefix)) if len(k) else None for q, k, prefix in pairs
+        )
     if not ordered and key.mask is None:
         return None
     width = key.start + key.batch_shape[1]
     key_columns = torch.arange(width, device=query.columns.device)
-    if ordered and key.prefix:
-        each = [_allowed(query.columns, key_columns, is_causal, window, prefix) for prefix in key.prefix]
-        allowed = torch.stack(each).unsqueeze(1)
-    elif ordered:
-        allowed = _allowed(query.columns, key_columns, is_causal, window, 0)[None, None]
+    if ordered:
+        allowed = _allowed(query.columns, key_columns, is_causal, window)[None, None]
     else:
         allowed = torch.ones(1, 1, 1, width, dtype=torch.bool, device=query.columns.device)
-    if key.mask is None:
-        return allowed
-    allowed = allowed & key.mask[:, None, None, :]
-    return allowed | ~allowed.any(-1, keepdim=True)
+    if ordered and key.prefix:
+        place = key_columns.unsqueeze(0) if key.mask is None else key.mask.cumsum(1) - 1
+        is_first = place < torch.tensor(key.prefix, device=place.device).unsqueeze(1)
+        allowed = allowed | is_first[:, None, None, :]
+    return _seen(allowed if key.mask is None else allowed & key.mask[:, None, None, :])

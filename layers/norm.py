@@ -79,7 +79,7 @@ class RMSNorm(nn.Module):
         Returns:
             (..., hidden_size) float, in the wider of the input's and the weight's dtype.
         """
-        if hidden.dtype == self.weight.dtype == torch.float32:
+        if hidden.dtype == self.weight.dtype and hidden.dtype in (torch.float32, torch.float64):
             return F.rms_norm(hidden, (self.hidden_size,), self.weight, self.eps)
         wide = hidden.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)

@@ -38,11 +38,12 @@ def model_class(model_type: str) -> "type[Model]":
     return found
 
 
-def from_pretrained(name_or_path: str | os.PathLike[str], **options: Any) -> "Model":
+def from_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None = None, **options: Any) -> "Model":
     """Load a Hugging Face checkpoint of any family, strictly, in evaluation mode.
 
     Args:
         name_or_path: A local folder, or a model's name on the Hugging Face hub; a folder of that name wins.
+        family: A `model_type`, for a config.json that has none (from before 2020); None for the config's own.
         **options: Those of `Model.from_pretrained`: task, num_labels, label_names, revision, token, cache_dir, local_files_only,
             dtype, allow_pickle, dropout.
 
@@ -60,6 +61,9 @@ def from_pretrained(name_or_path: str | os.PathLike[str], **options: Any) -> "Mo
     }
     folder = hub.resolve(name_or_path, **places)
     config = hub.read_config(folder)
-    if "model_type" not in config:
-        raise ConfigError(f"{folder / 'config.json'}: model_type: expected one of {', '.join(FAMILIES)}, found no such key")
-    return model_class(config["model_type"]).from_pretrained(folder, **options)
+    if family is None and "model_type" not in config:
+        raise ConfigError(
+            f"{folder / 'config.json'}: model_type: expected one of {', '.join(FAMILIES)}, found no such key; add it, or say "
+            "which it is with family="
+        )
+    return model_class(family or config["model_type"]).from_pretrained(folder, **options)

@@ -195,10 +195,10 @@ class Model(nn.Module):
         )
         source = hub.read_config(folder)
         converter = converter_for(cls.family)
-        if source.get("model_type") != cls.family:
+        if source.get("model_type", cls.family) != cls.family:
             raise ConfigError(
                 f"{folder / 'config.json'}: model_type: expected {cls.family!r} for {cls.__name__}, found "
-                f"{source.get('model_type')!r}; use modelzoo.from_pretrained, which picks the family by itself"
+                f"{source['model_type']!r}; use modelzoo.from_pretrained, which picks the family by itself"
             )
         task = converter.default_task(source) if task is None else task
         if task not in cls.tasks:
