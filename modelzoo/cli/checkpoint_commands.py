@@ -1,0 +1,63 @@
+"""`modelzoo convert` and `modelzoo verify`: checkpoints in, Hugging Face folders out, and the proof that both mean the same."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from modelzoo.cli.console import columns, say, say_json
+from modelzoo.cli.results import model_folder, quiet_transformers
+
+__all__ = ["convert", "verify"]
+
+Task = Annotated[str | None, typer.Option(help="Head, as base or classification; by default the checkpoint's own.")]
+AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read a pytorch_model.bin; only from where you trust.")]
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder, run or hub id: safetensors (one file or many) or .bin.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="New folder; an existing one is never touched.")],
+    dtype: Annotated[str, typer.Option(help="Dtype of the file: auto (as it is), float32, bfloat16 or float16.")] = "auto",
+    task: Task = None,
+    max_shard_size: Annotated[str, typer.Option(help="Largest weights file, as 5GB.")] = "50GB",
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Read a checkpoint strictly and write it as a plain Hugging Face folder.
+
+    Old names (gamma, beta), missing prefixes, shards and pickled files become one current form; tokenizer files are copied.
+    """
+    from modelzoo.models.auto import from_pretrained
+
+    model = from_pretrained(model_folder(source), task=task, dtype=dtype, allow_pickle=allow_pickle)
+    folder = model.save_pretrained(target, max_shard_size=max_shard_size)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()})
+    say(f"wrote {folder}: {type(model).__name__} for {model.task}, {count:,} parameters, {', '.join(dtypes)}")
+    if model.load_report is not None and model.load_report.new:
+        say(f"  new, not in {source}: {', '.join(model.load_report.new)}")
+    say(f"  compare it with transformers: modelzoo verify {folder}")
+
+
+def verify(
+    folder: Annotated[str, typer.Argument(help="Folder in Hugging Face's form, a run, or a hub id.")],
+    tolerance: Annotated[float, typer.Option(help="Largest absolute difference that counts as equal.")] = 1e-5,
+    task: Task = None,
+    allow_pickle: AllowPickle = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+) -> None:
+    """Run transformers and ours on the same batch: largest difference of outputs and gradients; exit code 1 above the tolerance."""
+    from modelzoo.verification import verify as compare
+
+    quiet_transformers()
+    found = compare(model_folder(folder), tolerance=tolerance, task=task, allow_pickle=allow_pickle)  # type: ignore[arg-type] # checked where used
+    if as_json:
+        say_json({**dataclasses.asdict(found), "is_equal": found.is_equal})
+    else:
+        say(f"{found.folder}: {found.reference} of transformers against ours, task {found.task}, float32")
+        rows = [[name, f"{difference:.2e}", ""] for name, difference in found.outputs.items()]
+        rows.append(["gradients", f"{found.gradient:.2e}", f"worst of {found.num_parameters} parameters: {found.worst_parameter}"])
+        say(columns([["largest difference", "", ""], *rows]))
+        say(f" {'equal' if found.is_equal else 'NOT equal'} within {tolerance:g}")
+    if not found.is_equal:
+        raise typer.Exit(1)

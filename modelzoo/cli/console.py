@@ -1,0 +1,58 @@
+"""How the command speaks: text on stdout from one process, errors on stderr as one block, JSON where a program reads."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+__all__ = ["columns", "is_first_process", "say", "say_error", "say_json"]
+
+
+def is_first_process() -> bool:
+    """Return whether this process is the one that prints: the only one, or torchrun's rank 0."""
+    return os.environ.get("RANK", "0") in ("", "0")
+
+
+def say(text: str = "") -> None:
+    """Write a line (or several) to stdout, on the first process alone."""
+    if is_first_process():
+        typer.echo(text)
+
+
+def say_json(value: Any) -> None:
+    """Write a value as indented JSON to stdout, on the first process alone."""
+    say(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def say_error(text: str, *, everywhere: bool = False) -> None:
+    """Write an error as one block to stderr.
+
+    Args:
+        text: What was expected, what came and what to do; later lines are details.
+        everywhere: Whether a process other than the first writes too, with its rank in front.
+    """
+    if is_first_process():
+        typer.echo(f"error: {text}", err=True)
+    elif everywhere:
+        typer.echo(f"error on rank {os.environ['RANK']}: {text}", err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def columns(rows: Sequence[Sequence[str]], *, indent: int = 1, gap: int = 2) -> str:
+    """Return rows as lines whose cells stand under each other; the last cell of a row is not padded.
+
+    Args:
+        rows: Cells of each row; all rows are equally long.
+        indent: Spaces before each line.
+        gap: Spaces between two columns.
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append(" " * indent + (" " * gap).join(cells).rstrip())
+    return "\n".join(lines)

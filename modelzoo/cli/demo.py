@@ -1,0 +1,9 @@
+"""`modelzoo demo`."""
+
+import typer
+
+__all__ = ["demo"]
+
+
+def demo(ctx: typer.Context) -> None:
+    """Demo."""

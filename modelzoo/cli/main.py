@@ -1,0 +1,130 @@
+"""The `modelzoo` command: its commands, its first screen, and how an error ends it.
+
+Nothing heavy is imported before a command runs: settings are checked without torch, and torch is loaded only by what needs it.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from modelzoo.cli.catalogue import explain, init, models, recipes
+from modelzoo.cli.checkpoint_commands import convert, verify
+from modelzoo.cli.console import say, say_error
+from modelzoo.cli.demo import demo
+from modelzoo.cli.doctor import doctor
+from modelzoo.cli.screen import Command, first_screen
+from modelzoo.cli.training_commands import resume, train
+from modelzoo.cli.use_commands import evaluate, predict
+from modelzoo.errors import InputError, ModelZooError, closest
+
+__all__ = ["COMMANDS", "build_app", "main"]
+
+COMMANDS = (
+    Command("start", demo, "[key=value ...]", "two-minute run on two cores, nothing from the network", takes_settings=True),
+    Command("", recipes, "", "complete runs that ship with the project"),
+    Command("", init, "RECIPE", "copy a recipe here to edit it"),
+    Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
+    Command("", resume, "RUN", "continue a run exactly where it stopped"),
+    Command("use", evaluate, "RUN|MODEL data=FILE", "metrics on rows of your own", takes_settings=True, name="eval"),
+    Command("", predict, "RUN|MODEL --text TEXT", "labels for texts"),
+    Command("models", models, "", "families that can be loaded"),
+    Command("", convert, "SRC DST", "a checkpoint to a plain Hugging Face folder"),
+    Command("", verify, "FOLDER", "logits and gradients against transformers"),
+    Command("help", doctor, "", "versions, memory, known traps"),
+    Command("", explain, "[KEY]", "what a setting means"),
+)
+
+_INTERRUPTED = 130
+_SETTINGS_CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+class _Group(TyperGroup):
+    """The top command: one screen for help, a suggestion for an unknown command."""
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the first screen."""
+        return first_screen(version("modelzoo-hub"), COMMANDS)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the first screen."""
+        formatter.write(self.get_help(ctx) + "\n")
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is meant, or refuse with the nearest one."""
+        if args[0] not in self.commands:
+            near = closest(args[0], self.commands)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(self.commands)}"
+            raise InputError(f"command {args[0]!r} is not known; {hint}")
+        return super().resolve_command(ctx, args)
+
+
+def build_app() -> typer.Typer:
+    """Return the application with all commands."""
+    app = typer.Typer(cls=_Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+    @app.callback(invoke_without_command=True)
+    def first(
+        ctx: typer.Context,
+        show_version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+    ) -> None:
+        if show_version:
+            say(f"modelzoo {version('modelzoo-hub')}")
+        elif ctx.invoked_subcommand is None:
+            say(ctx.get_help())
+
+    for command in COMMANDS:
+        context = _SETTINGS_CONTEXT if command.takes_settings else {}
+        app.command(command.word, context_settings=context, short_help=command.summary)(command.function)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: What was typed after `modelzoo`; by default the process's own arguments.
+
+    Returns:
+        The exit code: 0, the error's own (2 for wrong input), 75 for a run that was stopped and can be resumed, 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    is_debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        code = build_app()(words, prog_name="modelzoo", standalone_mode=False)
+        if code == _INTERRUPTED:  # typer turns Ctrl-C into this code without a word
+            say_error("interrupted")
+        return code if isinstance(code, int) else 0
+    except ModelZooError as error:
+        if is_debug:
+            raise
+        say_error(str(error), everywhere=not isinstance(error, InputError))
+        return error.exit_code
+    except typer.TyperException as error:
+        say_error(f"{error}\n  modelzoo {words[0] if words else ''} --help says what it takes")
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        say_error("interrupted")
+        return _INTERRUPTED
+    except BrokenPipeError:  # `modelzoo explain | head` closes our stdout
+        sys.stderr.close()
+        return 0
+    except Exception as error:  # the last line of defence: a fault of ours is one block, and its trace is there when asked for
+        if is_debug:
+            raise
+        say_error(_fault(error), everywhere=True)
+        return 1
+
+
+def _fault(error: Exception) -> str:
+    """Return one block about an exception that modelzoo did not raise on purpose."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace is not None else ""
+    advice = "this was not foreseen; the same command with --debug shows where it came from"
+    return f"{type(error).__name__}: {error}{place}\n  {advice}"

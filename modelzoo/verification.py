@@ -1,0 +1,201 @@
+"""Proof that a checkpoint means here what it means in transformers: the same batch through both, outputs and gradients compared."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modelzoo import hub
+from modelzoo.converters import Task, converter_for
+from modelzoo.errors import ConfigError
+from modelzoo.models.auto import from_pretrained
+from modelzoo.models.model import Model, ModelOutput
+
+__all__ = ["Verification", "compare_outputs", "verification_batch", "verify"]
+
+_OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
+_ROWS, _MOST_TOKENS = 4, 48
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How far a folder's model is from transformers' own.
+
+    Args:
+        folder: What was compared.
+        task: The head that both had.
+        reference: Name of the class of transformers.
+        outputs: For each output that both have, the largest absolute difference over real tokens.
+        gradient: Largest absolute difference of any parameter's gradient.
+        worst_parameter: Hugging Face's name of that parameter.
+        num_parameters: How many parameters were compared.
+        tolerance: What the differences may reach.
+    """
+
+    folder: Path
+    task: Task
+    reference: str
+    outputs: Mapping[str, float]
+    gradient: float
+    worst_parameter: str
+    num_parameters: int
+    tolerance: float
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every difference is within the tolerance; one that is not a number never is."""
+        return all(difference <= self.tolerance for difference in (*self.outputs.values(), self.gradient))
+
+
+def verify(
+    name_or_path: str | os.PathLike[str],
+    *,
+    tolerance: float = 1e-5,
+    task: Task | None = None,
+    allow_pickle: bool = False,
+    local_files_only: bool = False,
+) -> Verification:
+    """Run transformers and our model on the same batch in float32 and compare outputs and gradients.
+
+    The batch has rows of unequal length (so padding is in play) and both token types; labels are drawn as well. Gradients are those of the loss where both have one.
+
+    Args:
+        name_or_path: A folder in Hugging Face's form, or a hub id.
+        tolerance: Largest absolute difference that counts as equal, above zero.
+        task: The head to compare; None for the one that the checkpoint was saved with.
+        allow_pickle: Whether a pytorch_model.bin may be read where there is no safetensors file.
+        local_files_only: Whether the network is left alone.
+
+    Raises:
+        CheckpointError: The folder cannot be loaded.
+        ConfigError: The tolerance is not above zero, or the file has no weights for the task's head.
+    """
+    if not tolerance > 0:
+        raise ConfigError(f"tolerance={tolerance} must be above 0")
+    folder = hub.resolve(name_or_path, local_files_only=local_files_only, allow_pickle=allow_pickle)
+    ours = from_pretrained(folder, task=task, dtype="float32", allow_pickle=allow_pickle)
+    new = () if ours.load_report is None else ours.load_report.new
+    if any(name.startswith("head.") for name in new):
+        raise ConfigError(f"{folder} has no weights for task={ours.task} ({new[0]} would be drawn anew); compare without task=")
+    theirs = _reference(folder, ours)
+    batch = verification_batch(ours)
+    mask = batch["attention_mask"]
+    our_output, their_output = ours(**batch), theirs(**batch)
+    outputs = compare_outputs(our_output, their_output, mask)
+    if new:  # a pooler that the file lacks is drawn anew on both sides
+        outputs.pop("pooler_output", None)
+    _scalar(our_output, mask, has_pooler=not new).backward()
+    _scalar(their_output, mask, has_pooler=not new).backward()
+    gradient, worst, count = _compare_gradients(ours, theirs)
+    return Verification(folder, ours.task, type(theirs).__name__, outputs, gradient, worst, count, tolerance)
+
+
+def verification_batch(model: Model, *, seed: int = 0) -> dict[str, Tensor]:
+    """Return inputs and labels for a model: rows of unequal length, both token types where it has two.
+
+    Args:
+        model: It gives sizes and task.
+        seed: Of the batch's own generator.
+
+    Returns:
+        (4, T) int64 each, T at most 48: input_ids, attention_mask, token_type_ids, and labels where the loss is compared.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    values = model.config.values()
+    length = min(_MOST_TOKENS, model.max_length)
+    lengths = torch.tensor([length, max(1, length - 1), max(1, length // 2), 1 + (length > 2)])
+    mask = (torch.arange(length)[None, :] < lengths[:, None]).long()
+    ids = torch.randint(0, values["vocab_size"], (_ROWS, length), generator=generator)
+    pad_id = values["pad_token_id"]
+    # A pad id among the tokens would shift RoBERTa's positions, which count the ids that are not padding.
+    ids = torch.where(ids == pad_id, (ids + 1) % values["vocab_size"], ids)
+    batch = {"input_ids": torch.where(mask.bool(), ids, pad_id), "attention_mask": mask}
+    types = (torch.arange(length)[None, :] >= lengths[:, None] // 2).long() * mask
+    batch["token_type_ids"] = types if values.get("type_vocab_size", 1) > 1 else torch.zeros_like(types)
+    if model.task == "classification":
+        batch["labels"] = torch.randint(0, values["num_labels"], (_ROWS,), generator=generator)
+    elif model.task in ("token_classification", "masked_lm"):
+        count = values["num_labels"] if model.task == "token_classification" else values["vocab_size"]
+        labels = torch.randint(0, count, (_ROWS, length), generator=generator)
+        batch["labels"] = torch.where(mask.bool(), labels, -100)
+    return batch
+
+
+def compare_outputs(ours: ModelOutput, theirs: Any, mask: Tensor) -> dict[str, float]:
+    """Return the largest absolute difference of each output that both have.
+
+    Args:
+        ours: Our model's output.
+        theirs: transformers' output of the same batch.
+        mask: (B, T) int64, 1 at real tokens; where an output has a token dimension, only those are compared.
+    """
+    differences = {}
+    for name in _OUTPUTS:
+        mine, reference = getattr(ours, name, None), getattr(theirs, name, None)
+        if mine is None or reference is None:
+            continue
+        distance = (mine.detach().float() - reference.detach().float()).abs()
+        if distance.shape[:2] == mask.shape and name != "pooler_output":
+            distance = distance[mask.bool()]
+        differences[name] = float(distance.max())
+    return differences
+
+
+def _reference(folder: Path, ours: Model) -> nn.Module:
+    """Return transformers' model of the same folder and task, in evaluation mode."""
+    import transformers
+
+    name = converter_for(ours.family).architectures[ours.task]
+    theirs: nn.Module = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    return theirs.eval()
+
+
+def _scalar(output: Any, mask: Tensor, *, has_pooler: bool) -> Tensor:
+    """Return the loss, or where there is none to compare a weighted mean of the outputs that reaches every parameter.
+
+    transformers' question answering lets padding compete for the answer; ours does not, so their losses differ by intent.
+    """
+    real = mask.bool()
+    start: Tensor | None = getattr(output, "start_logits", None)
+    if start is not None:
+        end: Tensor = output.end_logits
+        return (start - 2 * end)[real].square().mean()
+    loss: Tensor | None = getattr(output, "loss", None)
+    if loss is not None:
+        return loss
+    hidden: Tensor = output.last_hidden_state
+    weights = torch.linspace(-1, 1, hidden.shape[-1])
+    total = (hidden * weights)[real].mean()
+    pooled: Tensor | None = output.pooler_output if has_pooler else None
+    return total if pooled is None else total + (pooled * weights).mean()
+
+
+def _compare_gradients(ours: Model, theirs: nn.Module) -> tuple[float, str, int]:
+    """Return the largest difference of gradients, the parameter that has it, and how many were compared.
+
+    Ours are carried through the converter; a gradient that only one side has counts in full.
+    """
+    converter = converter_for(ours.family)
+    tied = bool(ours.config.tie_word_embeddings)
+    own = {name: _gradient(parameter) for name, parameter in ours.named_parameters()}
+    mapped = converter.weights(ours.task, tied=tied).to_theirs(own)
+    worst, worst_name = 0.0, ""
+    reference = dict(theirs.named_parameters())
+    for name, parameter in reference.items():
+        expected = _gradient(parameter)
+        distance = float((mapped.get(name, torch.zeros_like(expected)) - expected).abs().max())
+        if not distance <= worst:
+            worst, worst_name = distance, name
+    absent = [name for name in mapped if name not in reference and bool(mapped[name].any())]
+    if absent:
+        worst, worst_name = float("inf"), absent[0]
+    return worst, worst_name, len(reference)
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """Return a parameter's gradient, zeros where nothing reached it."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -1,0 +1,190 @@
+"""The first screen, the lists, explain and init; and that nothing heavy is loaded for them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modelzoo.cli import main
+from modelzoo.cli.main import COMMANDS
+from modelzoo.config import recipe_names
+
+MODULES = (
+    "import sys; from modelzoo.cli import main; code = main({}); sys.stderr.write(' '.join(sorted(sys.modules))); sys.exit(code)"
+)
+
+
+def loaded_by(*words: str) -> tuple[set[str], str, int]:
+    """The modules that a fresh process has loaded after a command, its output, and its exit code."""
+    done = subprocess.run([sys.executable, "-c", MODULES.format(list(words))], capture_output=True, text=True, check=False)
+    return set(done.stderr.split()), done.stdout, done.returncode
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("train", "--help"), ("--version",)])
+def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
+    modules, output, code = loaded_by(*words)
+    tops = {name.partition(".")[0] for name in modules}
+    assert not tops & {"torch", "transformers", "datasets", "numpy", "yaml", "rich", "psutil", "huggingface_hub"}
+    assert len(modules) < 330  # typer brings about 200 to a fresh interpreter; torch alone would bring 1,500
+    assert (code, bool(output)) == (0, True)
+
+
+def test_a_wrong_setting_is_refused_before_torch_is_loaded() -> None:
+    modules, _, code = loaded_by("train", "bert-boolq", "lerning_rate=1")
+    tops = {name.partition(".")[0] for name in modules}
+    assert code == 2
+    assert not tops & {"torch", "transformers", "datasets", "numpy"}
+
+
+def test_the_first_screen_fits_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    screen = capsys.readouterr().out
+    assert max(len(line) for line in screen.splitlines()) <= 110
+    assert len(screen.splitlines()) <= 24
+    for command in COMMANDS:
+        assert f"modelzoo {command.word}" in screen
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out.strip() == screen.strip()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.word)
+def test_every_command_has_help(command: object, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command.word, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"modelzoo {command.word}" in text
+    assert "Args:" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian", "x"], "command 'trian' is not known; did you mean train?"),
+        (["xyzzy"], "command 'xyzzy' is not known; there are demo, recipes"),
+        (["train"], "recipe"),
+        (["recipes", "--jsn"], "--jsn"),
+        (["--nonsense"], "--nonsense"),
+        (["train", "bert-boolk"], "recipe 'bert-boolk' is not known; did you mean bert-boolq?"),
+        (["init", "demoo"], "recipe 'demoo' is not known; did you mean demo?"),
+        (["explain", "lr_rate"], "setting lr_rate is not known"),
+    ],
+)
+def test_wrong_words_are_one_clean_error(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert said in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_debug_shows_the_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "modelzoo", "train", "nothing", "--debug"], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" in done.stderr
+    assert "ConfigError" in done.stderr
+
+
+def test_only_the_first_process_speaks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert main(["recipes"]) == 0
+    assert main(["train", "nothing"]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_a_fault_of_ours_is_one_block_with_its_place(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> list[str]:
+        raise KeyError("gone")
+
+    monkeypatch.setattr("modelzoo.config.recipes.recipe_names", broken)
+    assert main(["recipes"]) == 1
+    message = capsys.readouterr().err
+    assert "KeyError: 'gone'" in message
+    assert f"({__file__}:" in message
+    assert "--debug" in message
+
+
+def test_interruption_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped() -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("modelzoo.config.recipes.recipe_names", stopped)
+    assert main(["recipes"]) == 130
+    assert capsys.readouterr().err.startswith("error: interrupted")
+
+
+def test_recipes_are_listed_for_people_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    text = capsys.readouterr().out
+    assert main(["recipes", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["recipe"] for row in rows] == recipe_names()
+    for row in rows:
+        assert row["description"]
+        assert row["description"] in text
+
+
+def test_models_are_listed_with_their_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    from modelzoo.models.auto import FAMILIES
+
+    assert main(["models", "--json"]) == 0
+    rows = {row["family"]: row for row in json.loads(capsys.readouterr().out)}
+    assert set(rows) == set(FAMILIES)
+    assert "classification" in rows["bert"]["tasks"]
+    assert main(["models"]) == 0
+    assert "token_classification" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["optimizer.lr", "lr", "learning_rate"])
+def test_explain_finds_a_setting_by_any_of_its_names(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", word]) == 0
+    text = capsys.readouterr().out
+    for part in ("optimizer.lr", "Peak learning rate.", "a number > 0 and <= 10", "5e-05", "learning_rate"):
+        assert part in text
+
+
+def test_explain_lists_all_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    from modelzoo.config.keys import list_keys
+    from modelzoo.config.schema import RunSettings
+
+    assert main(["explain"]) == 0
+    text = capsys.readouterr().out
+    assert main(["explain", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["path"] for row in rows] == [key.path for key in list_keys(RunSettings)]
+    assert all(row["path"] in text for row in rows)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_init_copies_a_recipe_that_trains_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from modelzoo.config import recipe_path
+    from modelzoo.config.yaml_file import read_mapping
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", name]) == 0
+    copy, source = tmp_path / f"{name}.yaml", recipe_path(name)
+    assert [line for line in copy.read_text().splitlines() if line.startswith("#")] == [
+        line for line in source.read_text().splitlines() if line.startswith("#")
+    ]
+    mapping, _ = read_mapping(copy)
+    original, _ = read_mapping(source)
+    for section in ("model", "data"):
+        for key, value in original[section].items():
+            is_beside = isinstance(value, str) and value.startswith("./")
+            assert mapping[section][key] == (str(source.parent / value) if is_beside else value)
+    assert {key: value for key, value in mapping.items() if key not in ("model", "data")} == {
+        key: value for key, value in original.items() if key not in ("model", "data")
+    }
+
+
+def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "mine.yaml"
+    target.write_text("precious")
+    assert main(["init", "demo", "--output", str(target)]) == 3
+    assert f"{target} exists already" in capsys.readouterr().err
+    assert target.read_text() == "precious"
+    assert main(["init", "demo", "--output", str(tmp_path / "no" / "x.yaml")]) == 3
+    assert "cannot be written" in capsys.readouterr().err
