@@ -31,7 +31,7 @@ def _check_norm_position(norm_position: str) -> None:
         raise ValueError(f"norm_position={norm_position!r} is not known; use 'pre' or 'post'")
 
 
-def _check_selection(selection: Selection | None, cache: KeyValueCache | None) -> None:
+def check_selection(selection: Selection | None, cache: KeyValueCache | None) -> None:
     if selection is not None and cache is not None:
         raise ValueError("a selection and a cache were given; a cache has to see every token, so leave the selection out")
 
@@ -85,7 +85,7 @@ class SelfAttentionBlock(nn.Module):
         Returns:
             The shape of `hidden`, or of the selected tokens, float.
         """
-        _check_selection(selection, cache)
+        check_selection(selection, cache)
         source = self.norm(hidden) if self.norm_position == "pre" else hidden
         if selection is None:
             change = self.sublayer(source, layout, position=position, cache=cache)

@@ -20,7 +20,7 @@ def relative_buckets(distance: Tensor, *, num_buckets: int, max_distance: int, i
     Args:
         distance: (...) int64, key column minus query column.
         num_buckets: At least 4, even when bidirectional.
-        max_distance: From here on every distance falls into the last bucket; more than num_buckets / 2.
+        max_distance: From here on every distance falls into the last bucket; more than half of a direction's buckets.
         is_bidirectional: Keys after the query have half of the buckets to themselves; otherwise they count as distance 0.
 
     Returns:
@@ -37,6 +37,16 @@ def relative_buckets(distance: Tensor, *, num_buckets: int, max_distance: int, i
     far = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (num_buckets - exact)
     far_bucket = (exact + far.long()).clamp(max=num_buckets - 1)
     return offset + torch.where(distance < exact, distance, far_bucket)
+
+
+def _check_buckets(num_buckets: int, max_distance: int, is_bidirectional: bool) -> None:
+    if num_buckets < 4:
+        raise ValueError(f"num_buckets={num_buckets} must be at least 4")
+    if is_bidirectional and num_buckets % 2:
+        raise ValueError(f"num_buckets={num_buckets} must be even when bidirectional: half of them are for later keys")
+    exact = num_buckets // 4 if is_bidirectional else num_buckets // 2
+    if max_distance <= exact:
+        raise ValueError(f"max_distance={max_distance} must be greater than {exact}, which {num_buckets} buckets tell apart exactly")
 
 
 def _column_pairs(query: Layout, key: Layout) -> list[tuple[Tensor, Tensor]]:
@@ -63,6 +73,7 @@ class RelativePositionBias(nn.Module):
 
     def __init__(self, num_heads: int, *, num_buckets: int = 32, max_distance: int = 128, is_bidirectional: bool = True) -> None:
         super().__init__()
+        _check_buckets(num_buckets, max_distance, is_bidirectional)
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.is_bidirectional = is_bidirectional
@@ -109,6 +120,7 @@ class SegmentPositionBias(nn.Module):
 
     def __init__(self, num_heads: int, *, num_segments: int, num_buckets: int = 512, max_distance: int = 2048) -> None:
         super().__init__()
+        _check_buckets(num_buckets, max_distance, is_bidirectional=True)
         self.num_segments = num_segments
         self.num_buckets = num_buckets
         self.max_distance = max_distance
@@ -145,7 +157,8 @@ class SegmentPositionBias(nn.Module):
 
     def extra_repr(self) -> str:
         """What `print` shows of this layer."""
-        return f"{self.weight.shape[1]} heads, {self.num_segments} segments, {self.num_buckets} buckets"
+        sizes = f"{self.num_segments} segments, {self.num_buckets} buckets, max_distance={self.max_distance}"
+        return f"{self.weight.shape[1]} heads, {sizes}"
 
 
 class AlibiBias(nn.Module):
@@ -165,7 +178,7 @@ class AlibiBias(nn.Module):
 
     def init_weights(self, std: float = DEFAULT_STD) -> None:
         """Recompute the slopes, which no checkpoint holds; `std` has no part in it."""
-        self.slopes = torch.tensor(_alibi_slopes(self.num_heads), device=self.slopes.device)
+        self.slopes = torch.tensor(_alibi_slopes(self.num_heads), dtype=torch.float32, device=self.slopes.device)
 
     def forward(self, query: Layout, key: Layout | None = None) -> Position:
         """Return the bias of every query and key: minus the slope times the distance in columns.
@@ -174,8 +187,14 @@ class AlibiBias(nn.Module):
             query: Layout of the queries.
             key: Layout of the keys; None for the queries' own.
         """
+        if self.slopes.dtype != torch.float32:  # `to(torch.bfloat16)` of a model casts its buffers too
+            self.init_weights()
         pairs = _column_pairs(query, query if key is None else key)
         return _as_position(query, [-self.slopes[:, None, None] * (k.unsqueeze(0) - q.unsqueeze(1)).abs() for q, k in pairs])
+
+    def extra_repr(self) -> str:
+        """What `print` shows of this layer."""
+        return f"{self.num_heads} heads"
 
 
 def _alibi_slopes(num_heads: int) -> list[float]:

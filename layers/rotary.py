@@ -74,6 +74,11 @@ class RotaryScaling:
             raise ValueError(f"rotary scaling factor={self.factor} must be at least 1")
         if self.kind != "linear" and self.original_max_positions < 1:
             raise ValueError(f"rotary scaling kind={self.kind!r} needs original_max_positions, got {self.original_max_positions}")
+        if self.low_frequency_factor >= self.high_frequency_factor:
+            raise ValueError(
+                f"rotary scaling high_frequency_factor={self.high_frequency_factor} must be greater than "
+                f"low_frequency_factor={self.low_frequency_factor}"
+            )
 
 
 class RotaryEmbedding(nn.Module):
@@ -104,6 +109,10 @@ class RotaryEmbedding(nn.Module):
         self.rotary_size = head_size if rotary_size is None else rotary_size
         if self.rotary_size % 2 or not 0 < self.rotary_size <= head_size:
             raise ValueError(f"rotary_size={self.rotary_size} must be even and at most head_size={head_size}")
+        if theta <= 1:
+            raise ValueError(f"theta={theta} must be greater than 1")
+        if scaling is not None and scaling.kind == "dynamic" and self.rotary_size < 4:
+            raise ValueError(f"rotary_size={self.rotary_size} is too small for dynamic scaling; use at least 4")
         self.theta = theta
         self.is_interleaved = is_interleaved
         self.scaling = scaling
@@ -121,21 +130,29 @@ class RotaryEmbedding(nn.Module):
             query: Layout of the queries.
             key: Layout of the keys; None for the queries' own.
         """
-        query_table = self.table(query.positions)
-        return Position(query_table, query_table if key is None else self.table(key.positions))
+        if key is None:
+            table = self.table(query.positions)
+            return Position(table, table)
+        length = None
+        if self._is_dynamic:
+            length = max(_length(query.positions), _length(key.positions))
+        return Position(self.table(query.positions, length), self.table(key.positions, length))
 
-    def table(self, positions: Tensor) -> RotaryTable:
+    def table(self, positions: Tensor, length: int | None = None) -> RotaryTable:
         """Return the phases of some positions.
 
         Args:
             positions: (...) int64.
+            length: Dynamic scaling only: tokens of the longest sequence; None for the highest of `positions` + 1.
 
         Returns:
             A table of (..., 1, rotary_size/2) float32.
         """
+        if self.inverse_frequencies.dtype != torch.float32:  # `to(torch.bfloat16)` of a model casts its buffers too
+            self.init_weights()
         frequencies = self.inverse_frequencies
-        if self.scaling is not None and self.scaling.kind == "dynamic":
-            frequencies = self._dynamic_frequencies(positions)
+        if self._is_dynamic:
+            frequencies = self._dynamic_frequencies(_length(positions) if length is None else length).to(positions.device)
         phases = positions.float().unsqueeze(-1).unsqueeze(-1) * frequencies
         factor = self._attention_factor()
         cos, sin = phases.cos(), phases.sin()
@@ -144,6 +161,10 @@ class RotaryEmbedding(nn.Module):
             if factor == 1
             else RotaryTable(cos * factor, sin * factor, self.is_interleaved)
         )
+
+    @property
+    def _is_dynamic(self) -> bool:
+        return self.scaling is not None and self.scaling.kind == "dynamic"
 
     def _frequencies(self, theta: float) -> Tensor:
         size, scaling = self.rotary_size, self.scaling
@@ -154,13 +175,13 @@ class RotaryEmbedding(nn.Module):
             return frequencies / scaling.factor
         return _llama3(frequencies, scaling) if scaling.kind == "llama3" else _yarn(frequencies, theta, size, scaling)
 
-    def _dynamic_frequencies(self, positions: Tensor) -> Tensor:
+    def _dynamic_frequencies(self, length: int) -> Tensor:
         scaling = self.scaling
         assert scaling is not None
-        length = max(int(positions.max()) + 1 if positions.numel() else 0, scaling.original_max_positions)
+        length = max(length, scaling.original_max_positions)
         growth = scaling.factor * length / scaling.original_max_positions - (scaling.factor - 1)
         theta = self.theta * growth ** (self.rotary_size / (self.rotary_size - 2))
-        return self._frequencies(theta).to(positions.device)
+        return self._frequencies(theta)
 
     def _attention_factor(self) -> float:
         if self.scaling is None or self.scaling.kind != "yarn":
@@ -174,6 +195,10 @@ class RotaryEmbedding(nn.Module):
         parts += ["interleaved"] if self.is_interleaved else []
         parts += [f"{self.scaling.kind} x{self.scaling.factor:g}"] if self.scaling else []
         return ", ".join(parts)
+
+
+def _length(positions: Tensor) -> int:
+    return int(positions.max()) + 1 if positions.numel() else 0
 
 
 def _llama3(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
@@ -192,7 +217,7 @@ def _yarn(frequencies: Tensor, theta: float, size: int, scaling: RotaryScaling) 
 
     low = max(math.floor(dimension_of(scaling.beta_fast)), 0)
     high = min(math.ceil(dimension_of(scaling.beta_slow)), size - 1)
-    ramp = ((torch.arange(size // 2).float() - low) / max(high - low, 0.001)).clamp(0, 1)
+    ramp = ((torch.arange(size // 2, device="cpu").float() - low) / max(high - low, 0.001)).clamp(0, 1)
     return frequencies / scaling.factor * ramp + frequencies * (1 - ramp)
 
 

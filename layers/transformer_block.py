@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from modelzoo.layers.attention import Attention
-from modelzoo.layers.blocks import CrossAttentionBlock, FeedForwardBlock, SelfAttentionBlock
+from modelzoo.layers.blocks import CrossAttentionBlock, FeedForwardBlock, SelfAttentionBlock, check_selection
 from modelzoo.layers.cache import KeyValueCache
 from modelzoo.layers.dropout import Dropout
 from modelzoo.layers.feed_forward import FeedForward
@@ -122,7 +122,7 @@ class ParallelBlock(nn.Module):
         Returns:
             The shape of `hidden`, or of the selected tokens, float.
         """
-        _check_selection(selection, cache)
+        check_selection(selection, cache)
         normed = self.norm(hidden)
         other = normed if self.feed_forward_norm is None else self.feed_forward_norm(hidden)
         if selection is None:
