@@ -61,7 +61,8 @@ def verify(
 ) -> Verification:
     """Run transformers and our model on the same batch in float32 and compare outputs and gradients.
 
-    The batch has rows of unequal length (so padding is in play) and both token types; labels are drawn as well. Gradients are those of the loss where both have one.
+    The batch has rows of unequal length, so padding is in play, and both token types. Gradients are those of the loss of drawn
+    labels where both have the same, else those of a weighted mean of the outputs.
 
     Args:
         name_or_path: A folder in Hugging Face's form, or a hub id.

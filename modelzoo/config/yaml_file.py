@@ -69,7 +69,7 @@ def read_mapping(file: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{file}{_position(error)}: not YAML ({_first_line(error)})") from None
     if not isinstance(node, yaml.MappingNode):
-        found = "nothing" if node is None else f"a {node.id}"
+        found = "nothing" if node is None else _kind(node)
         raise ConfigError(f"{file}: expected settings as `key: value` lines; found {found}")
     lines: dict[KeyPath, int] = {}
     _collect_lines(file, node, (), lines)
@@ -89,7 +89,7 @@ def _collect_lines(file: Path, node: yaml.Node, path: KeyPath, lines: dict[KeyPa
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigError(f"{file}:{line}: expected a plain key; found a {key_node.id}")
+            raise ConfigError(f"{file}:{line}: expected a plain key; found {_kind(key_node)}")
         key = key_node.value
         if key in seen:
             full = ".".join((*path, key))
@@ -97,6 +97,11 @@ def _collect_lines(file: Path, node: yaml.Node, path: KeyPath, lines: dict[KeyPa
         seen[key] = line
         lines[(*path, key)] = line
         _collect_lines(file, value_node, (*path, key), lines)
+
+
+def _kind(node: yaml.Node) -> str:
+    """Return what a node is, in YAML's words: a scalar, a sequence, a mapping."""
+    return f"a {type(node).__name__.removesuffix('Node').lower()}"
 
 
 def _position(error: BaseException) -> str:
