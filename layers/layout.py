@@ -10,6 +10,7 @@ Masks are boolean, True = may attend. A rule that depends on the order of tokens
 place in its row of the batch; `positions` are what embeddings and rotary phases see and may be anything.
 """
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -130,11 +131,19 @@ class Layout:
         return padded.unflatten(0, (rows, width))
 
     def first_rows(self) -> "Selection":
-        """Select the first real token of every row of the batch that has one (the [CLS] of an encoder)."""
+        """Select the first real token of every row of the batch that has one (the [CLS] of an encoder).
+
+        Raises:
+            ValueError: The layout is dense and has a mask: its rows may begin at different columns.
+        """
         return self._ends(is_last=False)
 
     def last_rows(self) -> "Selection":
-        """Select the last real token of every row of the batch that has one (what a causal model classifies)."""
+        """Select the last real token of every row of the batch that has one (what a causal model classifies).
+
+        Raises:
+            ValueError: As `first_rows`.
+        """
         return self._ends(is_last=True)
 
     def _ends(self, *, is_last: bool) -> "Selection":
@@ -148,12 +157,19 @@ class Layout:
         owners[inside] = self.indices[places[inside]] // width
         filled = owners == row_numbers
         taken, batch_rows = places[filled], filled.nonzero().squeeze(1)
-        lengths = tuple(int(one) for one in filled.tolist())
+        ends, chosen = list(itertools.accumulate(self.lengths)), set(taken.tolist())
+        starts = [end - length for end, length in zip(ends, self.lengths, strict=True)]
+        # One entry a sequence, as in the full layout: of the spans of a row, the others have no query.
+        lengths = tuple(
+            sum(place in chosen for place in {start, end - 1} if start < end) for start, end in zip(starts, ends, strict=True)
+        )
         layout = Layout((rows, 1), self.columns[taken], self.positions[taken], lengths, batch_rows)
         return Selection(layout, lambda hidden: hidden[taken], lambda kept: layout.unpack(kept)[:, 0])
 
     def _dense_ends(self, *, is_last: bool) -> "Selection":
-        """Select a column: a dense batch holds a token in each, or its mask does not matter to who asks."""
+        """Select the first or the last column."""
+        if self.mask is not None:
+            raise ValueError("the ends of a dense layout are known only without a mask; use Layout.packed")
         place = slice(-1, None) if is_last else slice(0, 1)
         layout = Layout((self.batch_shape[0], 1), self.columns[place], self.positions[:, place])
         return Selection(layout, lambda hidden: hidden[:, place], lambda kept: kept[:, 0])
