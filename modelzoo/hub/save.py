@@ -79,11 +79,11 @@ def save_pretrained(
     places = slots(model)
     together = any(is_sharded(slot.tensor) for slot in places.values())
     export = _planned(places, facts, dtype, _size_bytes(max_shard_size))
-    problem: SaveError | None = None
+    problem: SaveError | CheckpointError | None = None
     if first_rank():
         try:
             _write_first(target, export, places, facts, overwrite=overwrite)
-        except SaveError as error:
+        except (SaveError, CheckpointError) as error:
             problem = error
             if together:
                 _join_gathers(export, places, error)
@@ -190,7 +190,7 @@ class _Interrupted(SaveError):
         self.rest = rest
 
 
-def _join_gathers(export: _Export, places: Mapping[str, Slot], error: SaveError) -> None:
+def _join_gathers(export: _Export, places: Mapping[str, Slot], error: Exception) -> None:
     """Take part in the gathers that the other ranks still do."""
     _drain(error.rest if isinstance(error, _Interrupted) else _tensors(export, places))
 

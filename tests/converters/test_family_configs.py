@@ -118,7 +118,7 @@ def test_labels_are_counted_as_transformers_counts_them(labels: dict[str, Any], 
 
 
 def test_new_labels_replace_the_old_ones_everywhere() -> None:
-    source = {"model_type": "bert", "num_labels": 9, "_num_labels": 9, "id2label": {"0": "a"}, "label2id": {"a": 0}}
+    source = {"model_type": "bert", "num_labels": 1, "_num_labels": 9, "id2label": {"0": "a"}, "label2id": {"a": 0}}
     values = ours("bert", source, "classification") | {"num_labels": 3, "label_names": None}
     written = converter_for("bert").write_config(values, source, "classification", torch.float32)
     assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
