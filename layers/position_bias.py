@@ -46,7 +46,9 @@ def _check_buckets(num_buckets: int, max_distance: int, is_bidirectional: bool) 
         raise ValueError(f"num_buckets={num_buckets} must be even when bidirectional: half of them are for later keys")
     exact = num_buckets // 4 if is_bidirectional else num_buckets // 2
     if max_distance <= exact:
-        raise ValueError(f"max_distance={max_distance} must be greater than {exact}, which {num_buckets} buckets tell apart exactly")
+        raise ValueError(
+            f"max_distance={max_distance} must be greater than {exact}, which {num_buckets} buckets tell apart exactly"
+        )
 
 
 def _column_pairs(query: Layout, key: Layout) -> list[tuple[Tensor, Tensor]]:
