@@ -33,6 +33,8 @@ class Verification:
         gradient: Largest absolute difference of any parameter's gradient.
         worst_parameter: Hugging Face's name of that parameter.
         num_parameters: How many parameters were compared.
+        missing: Weights of transformers' class that the folder lacks, by its names.
+        unexpected: Weights in the folder that transformers' class does not use.
         tolerance: What the differences may reach.
     """
 
@@ -43,6 +45,8 @@ class Verification:
     gradient: float
     worst_parameter: str
     num_parameters: int
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
     tolerance: float
 
     @property
@@ -50,12 +54,18 @@ class Verification:
         """Whether every difference is within the tolerance; one that is not a number never is."""
         return all(difference <= self.tolerance for difference in (*self.outputs.values(), self.gradient))
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether transformers found every weight in the folder and used all of them."""
+        return not self.missing and not self.unexpected
+
 
 def verify(
     name_or_path: str | os.PathLike[str],
     *,
     tolerance: float = 1e-5,
     task: Task | None = None,
+    family: str | None = None,
     allow_pickle: bool = False,
     local_files_only: bool = False,
 ) -> Verification:
@@ -68,6 +78,7 @@ def verify(
         name_or_path: A folder in Hugging Face's form, or a hub id.
         tolerance: Largest absolute difference that counts as equal, above zero.
         task: The head to compare; None for the one that the checkpoint was saved with.
+        family: A `model_type`, for a config.json that has none.
         allow_pickle: Whether a pytorch_model.bin may be read where there is no safetensors file.
         local_files_only: Whether the network is left alone.
 
@@ -78,11 +89,11 @@ def verify(
     if not tolerance > 0:
         raise ConfigError(f"tolerance={tolerance} must be above 0")
     folder = hub.resolve(name_or_path, local_files_only=local_files_only, allow_pickle=allow_pickle)
-    ours = from_pretrained(folder, task=task, dtype="float32", allow_pickle=allow_pickle)
+    ours = from_pretrained(folder, family=family, task=task, dtype="float32", allow_pickle=allow_pickle)
     new = () if ours.load_report is None else ours.load_report.new
     if any(name.startswith("head.") for name in new):
         raise ConfigError(f"{folder} has no weights for task={ours.task} ({new[0]} would be drawn anew); compare without task=")
-    theirs = _reference(folder, ours)
+    theirs, missing, unexpected = _reference(folder, ours)
     batch = verification_batch(ours)
     mask = batch["attention_mask"]
     our_output, their_output = ours(**batch), theirs(**batch)
@@ -92,7 +103,7 @@ def verify(
     _scalar(our_output, mask, has_pooler=not new).backward()
     _scalar(their_output, mask, has_pooler=not new).backward()
     gradient, worst, count = _compare_gradients(ours, theirs)
-    return Verification(folder, ours.task, type(theirs).__name__, outputs, gradient, worst, count, tolerance)
+    return Verification(folder, ours.task, type(theirs).__name__, outputs, gradient, worst, count, missing, unexpected, tolerance)
 
 
 def verification_batch(model: Model, *, seed: int = 0) -> dict[str, Tensor]:
@@ -146,13 +157,15 @@ def compare_outputs(ours: ModelOutput, theirs: Any, mask: Tensor) -> dict[str, f
     return differences
 
 
-def _reference(folder: Path, ours: Model) -> nn.Module:
-    """Return transformers' model of the same folder and task, in evaluation mode."""
+def _reference(folder: Path, ours: Model) -> tuple[nn.Module, tuple[str, ...], tuple[str, ...]]:
+    """Return transformers' model of the same folder and task, in evaluation mode, and the missing and the unused names."""
     import transformers
 
     name = converter_for(ours.family).architectures[ours.task]
-    theirs: nn.Module = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return theirs.eval()
+    options = {"dtype": torch.float32, "local_files_only": True, "output_loading_info": True}
+    theirs, info = getattr(transformers, name).from_pretrained(folder, **options)
+    theirs.eval()
+    return theirs, tuple(sorted(info["missing_keys"])), tuple(sorted(info["unexpected_keys"]))
 
 
 def _scalar(output: Any, mask: Tensor, *, has_pooler: bool) -> Tensor:

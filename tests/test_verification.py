@@ -34,6 +34,7 @@ def make_folder(folder: Path, name: str, *, seed: int = 0) -> Path:
 def test_outputs_and_gradients_are_transformers(family: str, head: str, tmp_path: Path) -> None:
     found = verify(make_folder(tmp_path / "model", family + head))
     assert found.is_equal, found
+    assert found.is_strict, found
     assert found.reference == family + head
     assert found.num_parameters > 20
     assert found.outputs
@@ -46,11 +47,11 @@ def test_outputs_and_gradients_are_transformers(family: str, head: str, tmp_path
 def test_one_wrong_weight_is_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = verification._reference
 
-    def changed(*arguments: object) -> torch.nn.Module:
-        theirs = reference(*arguments)
+    def changed(*arguments: object) -> tuple[torch.nn.Module, tuple[str, ...], tuple[str, ...]]:
+        theirs, missing, unexpected = reference(*arguments)
         parameter = theirs.get_parameter(name)
         parameter.data += 0.1 * torch.randn_like(parameter)
-        return theirs
+        return theirs, missing, unexpected
 
     monkeypatch.setattr(verification, "_reference", changed)
     found = verify(make_folder(tmp_path / "model", "BertForSequenceClassification"))
@@ -60,10 +61,10 @@ def test_one_wrong_weight_is_seen(name: str, tmp_path: Path, monkeypatch: pytest
 def test_a_backward_that_differs_alone_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = verification._reference
 
-    def changed(*arguments: object) -> torch.nn.Module:
-        theirs = reference(*arguments)
+    def changed(*arguments: object) -> tuple[torch.nn.Module, tuple[str, ...], tuple[str, ...]]:
+        theirs, missing, unexpected = reference(*arguments)
         theirs.get_parameter("bert.pooler.dense.bias").register_hook(lambda gradient: gradient + 1)
-        return theirs
+        return theirs, missing, unexpected
 
     monkeypatch.setattr(verification, "_reference", changed)
     found = verify(make_folder(tmp_path / "model", "BertForSequenceClassification"))
@@ -74,10 +75,10 @@ def test_a_backward_that_differs_alone_is_seen(tmp_path: Path, monkeypatch: pyte
 def test_an_output_that_is_no_number_is_not_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = verification._reference
 
-    def changed(*arguments: object) -> torch.nn.Module:
-        theirs = reference(*arguments)
+    def changed(*arguments: object) -> tuple[torch.nn.Module, tuple[str, ...], tuple[str, ...]]:
+        theirs, missing, unexpected = reference(*arguments)
         theirs.get_parameter("classifier.bias").data.fill_(float("nan"))
-        return theirs
+        return theirs, missing, unexpected
 
     monkeypatch.setattr(verification, "_reference", changed)
     assert not verify(make_folder(tmp_path / "model", "BertForSequenceClassification")).is_equal
@@ -94,6 +95,9 @@ def test_a_head_that_the_file_lacks_is_not_compared(tmp_path: Path) -> None:
 def test_a_pooler_that_the_file_lacks_is_left_out(tmp_path: Path) -> None:
     found = verify(make_folder(tmp_path / "model", "BertForTokenClassification"), task="base")
     assert set(found.outputs) == {"last_hidden_state"}
+    assert found.missing == ("pooler.dense.bias", "pooler.dense.weight")
+    assert found.unexpected == ("classifier.bias", "classifier.weight")
+    assert not found.is_strict
     assert found.is_equal, found
 
 

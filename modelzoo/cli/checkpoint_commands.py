@@ -12,6 +12,7 @@ from modelzoo.cli.results import model_folder, quiet_transformers
 __all__ = ["convert", "verify"]
 
 Task = Annotated[str | None, typer.Option(help="Head, as base or classification; by default the checkpoint's own.")]
+Family = Annotated[str | None, typer.Option(help="Model type, as bert, for a config.json from before 2020 that has none.")]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read a pytorch_model.bin; only from where you trust.")]
 
 
@@ -20,6 +21,7 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="DST", help="New folder; an existing one is never touched.")],
     dtype: Annotated[str, typer.Option(help="Dtype of the file: auto (as it is), float32, bfloat16 or float16.")] = "auto",
     task: Task = None,
+    family: Family = None,
     max_shard_size: Annotated[str, typer.Option(help="Largest weights file, as 5GB.")] = "50GB",
     allow_pickle: AllowPickle = False,
 ) -> None:
@@ -29,7 +31,7 @@ def convert(
     """
     from modelzoo.models.auto import from_pretrained
 
-    model = from_pretrained(model_folder(source), task=task, dtype=dtype, allow_pickle=allow_pickle)
+    model = from_pretrained(model_folder(source), family=family, task=task, dtype=dtype, allow_pickle=allow_pickle)
     folder = model.save_pretrained(target, max_shard_size=max_shard_size)
     count = sum(parameter.numel() for parameter in model.parameters())
     dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()})
@@ -43,6 +45,7 @@ def verify(
     folder: Annotated[str, typer.Argument(help="Folder in Hugging Face's form, a run, or a hub id.")],
     tolerance: Annotated[float, typer.Option(help="Largest absolute difference that counts as equal.")] = 1e-5,
     task: Task = None,
+    family: Family = None,
     allow_pickle: AllowPickle = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
 ) -> None:
@@ -50,7 +53,8 @@ def verify(
     from modelzoo.verification import verify as compare
 
     quiet_transformers()
-    found = compare(model_folder(folder), tolerance=tolerance, task=task, allow_pickle=allow_pickle)  # type: ignore[arg-type] # checked where used
+    options = {"tolerance": tolerance, "task": task, "family": family, "allow_pickle": allow_pickle}
+    found = compare(model_folder(folder), **options)  # type: ignore[arg-type] # any text is a task here; it is checked where used
     if as_json:
         say_json({**dataclasses.asdict(found), "is_equal": found.is_equal})
     else:
@@ -58,6 +62,9 @@ def verify(
         rows = [[name, f"{difference:.2e}", ""] for name, difference in found.outputs.items()]
         rows.append(["gradients", f"{found.gradient:.2e}", f"worst of {found.num_parameters} parameters: {found.worst_parameter}"])
         say(columns([["largest difference", "", ""], *rows]))
+        for what, names in (("drawn anew by transformers", found.missing), ("in the folder, not used", found.unexpected)):
+            if names:
+                say(f" {what}: {', '.join(names)}")
         say(f" {'equal' if found.is_equal else 'NOT equal'} within {tolerance:g}")
     if not found.is_equal:
         raise typer.Exit(1)

@@ -8,7 +8,19 @@ from typing import Any
 
 import typer
 
-__all__ = ["columns", "is_first_process", "say", "say_error", "say_json"]
+__all__ = ["Ended", "columns", "is_first_process", "say", "say_error", "say_json"]
+
+
+class Ended(Exception):  # it is no error: the command said what there is to say
+    """Ends the command with an exit code and no further word.
+
+    Args:
+        exit_code: Of the process.
+    """
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
 
 
 def is_first_process() -> bool:

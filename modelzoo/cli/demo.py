@@ -1,9 +1,47 @@
-"""`modelzoo demo`."""
+"""`modelzoo demo`: the main job from end to end, on a model and rows that ship with the project, without network."""
 
 import typer
+
+from modelzoo.cli.console import Ended, is_first_process, say
+from modelzoo.cli.results import quiet_transformers, say_result, show_log
 
 __all__ = ["demo"]
 
 
 def demo(ctx: typer.Context) -> None:
-    """Demo."""
+    """Train the shipped small BERT on the shipped questions, evaluate, save, and prove that transformers loads the result.
+
+    It takes a minute or two on two cores and needs no network; key=value changes a setting, as in train.
+    """
+    from modelzoo.config import resolve_settings
+
+    resolved = resolve_settings("demo", ctx.args)
+    for note in resolved.notes:
+        say(f"note     {note}")
+    show_log()
+    from modelzoo.training import train
+
+    result = train(resolved.settings)
+    say_result(result)
+    if is_first_process() and result.final is not None:
+        _prove(str(result.final))
+        say(f"files    {result.folder}: metrics.jsonl, loss.png, resolved.yaml, final/")
+        say("next     modelzoo init bert-boolq, and read recipes/demo/README.md for what this small world can show")
+
+
+def _prove(final: str) -> None:
+    """Load the result in transformers, strictly, and compare.
+
+    Raises:
+        Ended: The two differ; the exit code is 1.
+    """
+    from modelzoo.verification import verify
+
+    quiet_transformers()
+    found = verify(final, local_files_only=True)
+    loading = "strictly" if found.is_strict else "NOT strictly"
+    within = "within" if found.is_equal else "NOT within"
+    say(f"proof    transformers' {found.reference} loads it {loading}; on one batch the largest differences are")
+    say(f"         {max(found.outputs.values()):.1e} in logits and {found.gradient:.1e} in gradients, {within} {found.tolerance:g}")
+    if not (found.is_equal and found.is_strict):
+        raise Ended(1)

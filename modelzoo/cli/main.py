@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from modelzoo.cli.catalogue import explain, init, models, recipes
 from modelzoo.cli.checkpoint_commands import convert, verify
-from modelzoo.cli.console import say, say_error
+from modelzoo.cli.console import Ended, say, say_error
 from modelzoo.cli.demo import demo
 from modelzoo.cli.doctor import doctor
 from modelzoo.cli.screen import Command, first_screen
@@ -99,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if code == _INTERRUPTED:  # typer turns Ctrl-C into this code without a word
             say_error("interrupted")
         return code if isinstance(code, int) else 0
+    except Ended as end:
+        return end.exit_code
     except ModelZooError as error:
         if is_debug:
             raise
