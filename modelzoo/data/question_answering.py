@@ -106,4 +106,7 @@ def _answer_tokens(window: Encoding, target: tuple[int, int] | None, cls_id: int
     ends = [window.offsets[position][1] for position in context]
     if starts[0] > target[0] or ends[-1] < target[1]:
         return nowhere, nowhere
-    return context[bisect_right(starts, target[0]) - 1], context[bisect_left(ends, target[1])]
+    # The first token that ends after the answer's start and the last one that starts before its end: where several tokens share
+    # a character (bytes), all of them belong to it. An answer of white space alone lies between two tokens: take both.
+    first, last = sorted((bisect_right(ends, target[0]), bisect_left(starts, target[1]) - 1))
+    return context[first], context[last]

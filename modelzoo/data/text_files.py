@@ -145,7 +145,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _parse(line: str, where: str) -> object:
     try:
-        return json.loads(line)
+        return json.loads(line.rstrip())
     except json.JSONDecodeError as error:
         raise _no_json(where, error, line) from error
     except RecursionError as error:
