@@ -17,6 +17,8 @@ class _Stack(nn.Module):
     def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None, position: nn.Module | None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(blocks)
+        if not len(self.layers):
+            raise ValueError("a stack needs at least one block, found none")
         self.norm = norm
         self.position = position
 
@@ -105,9 +107,15 @@ class Decoder(_Stack):
 
         Returns:
             The shape of `hidden`, or of the selected tokens, float.
+
+        Raises:
+            ValueError: There is not one cache a block, or a selection is given with what needs every token.
         """
         if caches is not None and selection is not None:
             raise ValueError("caches hold every token's keys; give no selection with them")
+        for name, given in (("caches", caches), ("context_caches", context_caches)):
+            if given is not None and len(given) != len(self.layers):
+                raise ValueError(f"{len(given)} {name} were given to a stack of {len(self.layers)} blocks; give one a block")
         position, last_position = self._positions(layout, selection, position)
         last = len(self.layers) - 1
         shared: dict[str, object] = {} if context is None else {"context": context, "context_layout": context_layout}

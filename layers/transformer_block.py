@@ -61,6 +61,9 @@ class TransformerBlock(nn.Module):
 
         Returns:
             The shape of `hidden`, or of the selected tokens, float.
+
+        Raises:
+            ValueError: A context is missing, or given to a block without cross-attention.
         """
         hidden = self.self_attention(hidden, layout, position=position, cache=cache, selection=selection)
         if self.cross_attention is not None:
@@ -68,6 +71,8 @@ class TransformerBlock(nn.Module):
                 raise ValueError("this block attends to a context; give context and context_layout")
             own = layout if selection is None else selection.layout
             hidden = self.cross_attention(hidden, own, context, context_layout, cache=context_cache)
+        elif context is not None:
+            raise ValueError("this block has no cross-attention; leave the context out")
         output: Tensor = self.feed_forward(hidden)
         return output
 
