@@ -1,6 +1,6 @@
 """Processes, sharding and training checkpoints, for any `torch.nn.Module`; knows no model and no layer."""
 
-from modelzoo.runtime.agreement import agree, failing_together, raise_together
+from modelzoo.runtime.agreement import agree, failing_together, mark_agreed, raise_together
 from modelzoo.runtime.checkpoint import (
     Found,
     Identity,
@@ -14,7 +14,8 @@ from modelzoo.runtime.checkpoint import (
 from modelzoo.runtime.process import World, connect
 from modelzoo.runtime.publish import check_space, publishing, readable_size, sweep
 from modelzoo.runtime.random_state import collect_random_state, restore_random_state, seed_everything
-from modelzoo.runtime.shard import clip_grad_norm, full_tensor, shard
+from modelzoo.runtime.reading import read_state
+from modelzoo.runtime.shard import clip_grad_norm, full_tensor, reshard, shard
 from modelzoo.runtime.state import full_state, load_full_state, load_optimizer_state, model_tensors, optimizer_tensors
 
 __all__ = [
@@ -34,11 +35,14 @@ __all__ = [
     "load_full_state",
     "load_model",
     "load_optimizer_state",
+    "mark_agreed",
     "model_tensors",
     "optimizer_tensors",
     "publishing",
     "raise_together",
+    "read_state",
     "readable_size",
+    "reshard",
     "restore_random_state",
     "retain",
     "save_checkpoint",

@@ -3,12 +3,15 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import modelzoo.errors as errors
 from modelzoo.errors import ModelZooError, RankError
 from modelzoo.runtime.process import World
 
-__all__ = ["agree", "failing_together", "raise_together"]
+__all__ = ["agree", "failing_together", "mark_agreed", "raise_together"]
+
+ErrorType = TypeVar("ErrorType", bound=Exception)
 
 
 def raise_together(world: World, error: Exception | None) -> None:
@@ -35,8 +38,13 @@ def raise_together(world: World, error: Exception | None) -> None:
         kind, message = RankError, f"{name}: {message}"
     others = [str(other) for other, _, _ in failed[1:]]
     also = f" (also on rank {', '.join(others)})" if others else ""
-    world.agreed_error = kind(f"rank {rank}: {message}{also}")
-    raise world.agreed_error from error
+    raise mark_agreed(world, kind(f"rank {rank}: {message}{also}")) from error
+
+
+def mark_agreed(world: World, error: ErrorType) -> ErrorType:
+    """Return `error`, noted as one that every rank raises by itself at the same place; `failing_together` lets it pass."""
+    world.agreed_error = error
+    return error
 
 
 def agree(world: World, facts: Mapping[str, str]) -> None:
@@ -53,9 +61,8 @@ def agree(world: World, facts: Mapping[str, str]) -> None:
     for rank, other in enumerate(told):
         for name in sorted({*told[0], *other}):
             if told[0].get(name) != other.get(name):
-                error = RankError(f"{name}: rank 0 has {told[0].get(name)}, rank {rank} has {other.get(name)}; expected the same")
-                world.agreed_error = error
-                raise error
+                found = f"rank 0 has {told[0].get(name)}, rank {rank} has {other.get(name)}"
+                raise mark_agreed(world, RankError(f"{name}: {found}; expected the same"))
 
 
 @contextmanager

@@ -105,7 +105,11 @@ def save_checkpoint(
         data_fingerprint=identity.data_fingerprint,
     )
     target = folder / f"step-{step}"
-    error = _write_main(target, manifest, groups, state) if world.is_main else _gather_only(groups)
+    error: Exception | None = None
+    if world.is_main:
+        error = _write_main(target, manifest, groups, state)
+    else:
+        _gather_only(groups)
     raise_together(world, error)
     return target
 

@@ -16,6 +16,11 @@ from typing import Self, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import (  # type: ignore[attr-defined]  # documented names that the package does not list in __all__
+    Store,
+    TCPStore,
+    rendezvous,
+)
 
 from modelzoo.errors import ConfigError, RankError
 
@@ -50,7 +55,7 @@ class World:
         self.device = device
         self.timeout_s = timeout_s
         self.agreed_error: BaseException | None = None
-        self._store: dist.Store | None = None
+        self._store: Store | None = None
         self._owns_group = False
 
     def __repr__(self) -> str:
@@ -200,17 +205,18 @@ def _device(device: str | torch.device | None, local_rank: int) -> torch.device:
     return torch.device("cuda", index)
 
 
-def _meeting_place(rank: int, world_size: int, join_timeout_s: float) -> dist.Store:
+def _meeting_place(rank: int, world_size: int, join_timeout_s: float) -> Store:
     """Return the store of the run: torchrun's own, or one that rank 0 opens at MASTER_ADDR and MASTER_PORT."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     patience = timedelta(seconds=join_timeout_s)
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            return next(iter(dist.rendezvous("env://", timeout=patience)))[0]
+            store: Store = next(iter(rendezvous("env://", timeout=patience)))[0]
+            return store
         if address is None or port is None or not port.isdecimal():
             raise ConfigError(f"environment: MASTER_ADDR={address} and MASTER_PORT={port}: expected both; use torchrun")
         # rank 0 does not wait for the others here, so that those that never come can be named
-        return dist.TCPStore(address, int(port), None, rank == 0, patience, wait_for_workers=False)
+        return TCPStore(address, int(port), None, rank == 0, patience, wait_for_workers=False)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -219,7 +225,7 @@ def _meeting_place(rank: int, world_size: int, join_timeout_s: float) -> dist.St
         ) from error
 
 
-def _wait_for_all(store: dist.Store, rank: int, world_size: int, seconds: float) -> None:
+def _wait_for_all(store: Store, rank: int, world_size: int, seconds: float) -> None:
     """Wait until every rank has said that it is there; name those that have not."""
     keys = [f"modelzoo/here/{other}" for other in range(world_size)]
     store.set(keys[rank], "")

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.process import World
 
-__all__ = ["clip_grad_norm", "full_tensor", "local_rows", "shard"]
+__all__ = ["clip_grad_norm", "full_tensor", "local_rows", "reshard", "shard"]
 
 
 def shard(model: nn.Module, world: World) -> nn.Module:
@@ -54,9 +54,19 @@ def shard(model: nn.Module, world: World) -> nn.Module:
     return model
 
 
+def reshard(model: nn.Module) -> None:
+    """Put every unit's parameters back into their shards, as after a forward without a backward; does nothing to a plain model.
+
+    `fully_shard` leaves the last group gathered after a forward. Its values would be stale once the shards are written to.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def full_tensor(tensor: Tensor) -> Tensor:
     """Return the whole tensor of a sharded one, the tensor itself otherwise. Collective for sharded tensors."""
-    return cast(Tensor, tensor.full_tensor()) if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def local_rows(tensor: DTensor) -> tuple[int, int]:
@@ -87,7 +97,10 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float | None) -
     gradients = [cast(Tensor, parameter.grad) for parameter in trained]
     if not gradients:
         return 0.0
-    groups = [[g for g in gradients if isinstance(g, DTensor)], [g for g in gradients if not isinstance(g, DTensor)]]
+    groups: list[list[Tensor]] = [
+        [g for g in gradients if isinstance(g, DTensor)],
+        [g for g in gradients if not isinstance(g, DTensor)],
+    ]
     norms = [full_tensor(nn.utils.get_total_norm(group)) for group in groups if group]
     total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     if max_norm is not None and bool(torch.isfinite(total)):

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -101,7 +102,7 @@ def write_tensors(
         expected = iter(specs.items())
         for name, tensor in tensors:
             _check_announced(path, name, tensor, next(expected, None))
-            content = memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
             digest.update(content)
             file.write(content)
         missing = next(expected, None)
@@ -141,7 +142,7 @@ class TensorReader:
     def __init__(self, path: Path, generation: str) -> None:
         self._path = path
         try:
-            self._file = safe_open(path, framework="pt")
+            self._file: Any = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from error
         found = (self._file.metadata() or {}).get("generation")
@@ -164,6 +165,7 @@ class TensorReader:
             part = self._file.get_slice(key)
             if list(part.get_shape()) != list(shape):
                 raise CheckpointError(f"{self._path}: {key}: expected shape {list(shape)}, found {list(part.get_shape())}")
-            return part[start:end] if start is not None else self._file.get_tensor(key)
+            tensor: Tensor = part[start:end] if start is not None else self._file.get_tensor(key)
+            return tensor
         except SafetensorError as error:
             raise CheckpointError(f"{self._path}: {key}: {error}") from error

@@ -1,0 +1,27 @@
+"""Training: the loop, its parts, and runs from settings to a result."""
+
+from modelzoo.training.evaluation import EvaluationSet, measure
+from modelzoo.training.loop import Job, Loop
+from modelzoo.training.loop_state import LoopState
+from modelzoo.training.optimizer import build_optimizer
+from modelzoo.training.progress import LineProgress, Progress, SilentProgress, StepReport
+from modelzoo.training.result import RunResult
+from modelzoo.training.runs import resume, train
+from modelzoo.training.schedule import lr_at
+
+__all__ = [
+    "EvaluationSet",
+    "Job",
+    "LineProgress",
+    "Loop",
+    "LoopState",
+    "Progress",
+    "RunResult",
+    "SilentProgress",
+    "StepReport",
+    "build_optimizer",
+    "lr_at",
+    "measure",
+    "resume",
+    "train",
+]

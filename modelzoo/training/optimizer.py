@@ -17,7 +17,8 @@ def decay_groups(model: nn.Module) -> tuple[list[str], list[str]]:
     Norms and biases are vectors, so a parameter of fewer than two dimensions, or called bias, is not decayed. Names are those under
     which the parameter stands first; a tied one stands once.
     """
-    decayed, kept = [], []
+    decayed: list[str] = []
+    kept: list[str] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             (kept if parameter.ndim < 2 or name.endswith("bias") else decayed).append(name)

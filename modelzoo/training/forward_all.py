@@ -1,0 +1,74 @@
+"""Running a model over every sample of a data set once, on any number of ranks, longest first and without much padding."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modelzoo.data import collate, count_targets, micro_batches
+from modelzoo.runtime import World, reshard
+from modelzoo.training.step import Dataset
+
+__all__ = ["ForwardBatch", "evaluating", "forward_all"]
+
+VOCABULARY_LOGITS = 2**26
+"""Most logits of one forward of a language model (256 MiB of float32)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """One forward of an evaluation."""
+
+    indices: tuple[int, ...]
+    tensors: Mapping[str, Tensor]
+    num_targets: int
+    output: Any
+    """The model's output, with `loss` if the samples have targets."""
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode without gradients, and back into the mode it had."""
+    mode = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        reshard(model)
+        model.train(mode)
+
+
+def forward_all(
+    model: nn.Module, dataset: Dataset, world: World, *, batch_tokens: int, vocab_size: int | None = None
+) -> Iterator[ForwardBatch]:
+    """Give a forward for each batch of this rank; together the ranks see every sample once. Collective for sharded models.
+
+    All ranks run the same number of forwards: one that has no batch left runs the shortest again and gives nothing.
+
+    Args:
+        model: In evaluation mode.
+        dataset: Where samples come from.
+        world: The processes.
+        batch_tokens: Most tokens of one forward, padding included; a longer sample stands alone.
+        vocab_size: Given where the logits are over the vocabulary: bounds the tokens so that they take 256 MiB.
+    """
+    if vocab_size is not None:
+        batch_tokens = min(batch_tokens, max(VOCABULARY_LOGITS // vocab_size, 1))
+    pieces = micro_batches(range(len(dataset.lengths)), dataset.lengths, None, batch_tokens)
+    for start in range(0, len(pieces), world.world_size):
+        place = start + world.rank
+        is_real = place < len(pieces)
+        batch = _forward(model, dataset, pieces[place] if is_real else pieces[-1], world.device)
+        if is_real:
+            yield batch
+
+
+def _forward(model: nn.Module, dataset: Dataset, indices: Sequence[int], device: torch.device) -> ForwardBatch:
+    tensors = collate([dataset.item(index) for index in indices], dataset.pad_id)
+    num_targets = count_targets(tensors)
+    moved = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+    return ForwardBatch(tuple(indices), moved, num_targets, model(**moved))

@@ -1,0 +1,67 @@
+"""What makes two runs the same run: the settings that the result depends on, and the data as the model sees it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from modelzoo.config import RunSettings
+from modelzoo.errors import CheckpointError, listing
+from modelzoo.runtime import Found, Identity
+
+__all__ = ["check_identity", "deciding_settings", "identity_of"]
+
+FREE_SECTIONS = ("description", "output", "runtime", "checkpoint")
+FREE_KEYS = {"model": ("name", "revision", "allow_pickle"), "data": ("name", "train", "validation", "test")}
+"""What may change between a stop and a resume: places. The weights are the checkpoint's, and data have a fingerprint."""
+
+
+def deciding_settings(settings: RunSettings) -> dict[str, Any]:
+    """Return the settings that the numbers of a run depend on, as flat JSON values."""
+    flat: dict[str, Any] = {}
+    for section, values in settings.model_dump(mode="json").items():
+        if section in FREE_SECTIONS:
+            continue
+        if not isinstance(values, dict):
+            flat[section] = values
+            continue
+        for key, value in values.items():
+            if key not in FREE_KEYS.get(section, ()):
+                flat[f"{section}.{key}"] = value
+    return flat
+
+
+def identity_of(settings: RunSettings, data_fingerprint: str) -> Identity:
+    """Return the identity of a run for its checkpoints."""
+    text = json.dumps(deciding_settings(settings), sort_keys=True)
+    return Identity(hashlib.sha256(text.encode()).hexdigest(), data_fingerprint)
+
+
+def check_identity(found: Found, saved_config: Mapping[str, Any], settings: RunSettings, identity: Identity) -> None:
+    """Refuse to continue a checkpoint with other settings or other data.
+
+    Args:
+        found: The checkpoint.
+        saved_config: Its deciding settings.
+        settings: Of the run.
+        identity: Of the run.
+
+    Raises:
+        CheckpointError: They differ; the message shows both values.
+    """
+    manifest = found.manifest
+    problems = []
+    if manifest.config_hash != identity.config_hash:
+        now = deciding_settings(settings)
+        for key in sorted({*now, *saved_config}):
+            if now.get(key) != saved_config.get(key):
+                problems.append(f"{key}: the checkpoint has {saved_config.get(key)!r}, the run now has {now.get(key)!r}")
+    if manifest.data_fingerprint != identity.data_fingerprint:
+        problems.append(
+            f"data: the checkpoint has fingerprint {manifest.data_fingerprint[:16]}, the files now have "
+            f"{identity.data_fingerprint[:16]}: rows, labels or the tokenizer changed"
+        )
+    if problems:
+        raise CheckpointError(
+            f"{found.path}: was made by another run; put things back as they were, or start a new run\n{listing(problems)}"
+        )

@@ -1,0 +1,54 @@
+"""One live line on a terminal: bar, loss, rate, speed, memory, time to the end; events scroll above it."""
+
+import logging
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from modelzoo.training.progress import StepReport, evaluation_text, time_text
+
+__all__ = ["LiveProgress"]
+
+log = logging.getLogger(__name__)
+
+
+class LiveProgress:
+    """Shows the run on a terminal; what is logged meanwhile goes above the line.
+
+    Args:
+        console: Where to; the process's stdout by default.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._bar = Progress(
+            TextColumn("epoch {task.fields[epoch]:.2f}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            console=console or Console(),
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def note(self, text: str) -> None:
+        """Log a line."""
+        log.info("%s", text)
+
+    def step(self, report: StepReport) -> None:
+        """Move the bar."""
+        facts = (
+            f"loss {report.loss:.3f}  lr {report.lr:.1e}  {report.tokens_per_s:,.0f} tok/s  {report.samples_per_s:.1f}/s  "
+            f"wait {report.wait_share:.0%}  {report.memory_bytes / 2**30:.1f} GiB  ETA {time_text(report.eta_s)} (all)"
+        )
+        if self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task("", total=report.total_steps, epoch=report.epoch, facts=facts)
+        self._bar.update(self._task, completed=report.step, epoch=report.epoch, facts=facts)
+
+    def evaluated(self, step: int, values: dict[str, float], *, is_best: bool, seconds: float) -> None:
+        """Log the metrics."""
+        log.info("%s", evaluation_text(step, values, is_best=is_best, seconds=seconds))
+
+    def close(self) -> None:
+        """Remove the line."""
+        self._bar.stop()

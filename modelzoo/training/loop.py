@@ -1,0 +1,277 @@
+"""The training loop, read from `run` downwards: take a batch, take a step, evaluate and save when it is time.
+
+Every rank runs the same loop on its share of each batch. What one rank alone can know (a signal, a bad sample) is told to all
+before anything is done about it, so that no rank waits for another that has left.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from modelzoo.config import RunSettings
+from modelzoo.data import BatchStream
+from modelzoo.errors import DataError
+from modelzoo.runtime import Identity, World, mark_agreed, raise_together, retain, save_checkpoint
+from modelzoo.training.evaluation import EvaluationSet, measure
+from modelzoo.training.loop_state import LoopState
+from modelzoo.training.metrics import is_better
+from modelzoo.training.optimizer import set_lr
+from modelzoo.training.pace import Pace
+from modelzoo.training.periods import is_due, times_due
+from modelzoo.training.progress import Progress, StepReport, memory_bytes
+from modelzoo.training.records import Records
+from modelzoo.training.schedule import lr_at
+from modelzoo.training.signals import Stopped, StopSignals
+from modelzoo.training.step import Dataset, MicroBatch, StepResult, build_micro_batches, take_step
+
+__all__ = ["Job", "Loop"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What is trained on what, and where its checkpoints go."""
+
+    settings: RunSettings
+    model: nn.Module
+    """Sharded, if there is more than one rank."""
+    optimizer: Optimizer
+    dataset: Dataset
+    evaluation: EvaluationSet | None
+    """None: nothing is evaluated, and the last weights are the best."""
+    identity: Identity
+    config: dict[str, Any]
+    """What the identity's config hash is of, kept in checkpoints for messages."""
+    checkpoints: Path
+    total_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """This rank's share of a global batch, and facts of the whole."""
+
+    micro_batches: list[MicroBatch]
+    num_samples: int
+    num_targets: int
+    num_tokens: int
+    seconds: float
+    """Time that it took to get."""
+
+
+class Loop:
+    """A run from one state to its end, or to where it is asked to stop.
+
+    Args:
+        job: What to train.
+        state: Where to start; advanced as the run goes.
+        world: The processes.
+        progress: Hears of everything; a silent one on ranks other than 0.
+        records: The metrics file.
+        signals: Whether somebody asked to stop.
+    """
+
+    def __init__(
+        self, job: Job, state: LoopState, world: World, progress: Progress, records: Records, signals: StopSignals
+    ) -> None:
+        self.job, self.state, self.world = job, state, world
+        self._progress, self._records, self._signals = progress, records, signals
+        train = job.settings.train
+        self.stream = BatchStream(
+            job.dataset.lengths,
+            batch_size=train.batch_size,
+            batch_tokens=train.batch_tokens,
+            seed=train.seed,
+            position=state.position,
+        )
+        self._pace = Pace(job.total_steps, job.evaluation.num_tokens if job.evaluation else 0)
+        self._seconds_before = state.seconds
+        self._saved_step = state.step if state.step else None
+
+    def run(self) -> Stopped:
+        """Train to the last step and return "finished", or save and return why it stopped.
+
+        Raises:
+            NonFiniteError: A loss or gradient is not finite; the last checkpoint is that of a good step.
+            SaveError: A checkpoint could not be written; the ones before are intact.
+        """
+        self.job.model.train()
+        while self.state.step < self.job.total_steps:
+            batch, stopped = self._next_batch()
+            if stopped != "finished":
+                self._save()
+                return stopped
+            before = self.state.position
+            self._take_step(batch)
+            improved = self._evaluate_if_due(before)
+            self._save_if_due(before, improved)
+        return "finished"
+
+    def _next_batch(self) -> tuple[_Batch, Stopped]:
+        """Return the next batch, and whether any rank was asked to stop instead of training on it. Collective."""
+        started = time.monotonic()
+        indices = next(self.stream)
+        micro_batches: list[MicroBatch] = []
+        error: Exception | None = None
+        try:
+            micro_batches = build_micro_batches(
+                self.job.dataset,
+                indices,
+                epoch=self.stream.epoch,
+                world=self.world,
+                max_rows=self.job.settings.train.micro_batch_size,
+            )
+        except Exception as unexpected:  # told to all ranks in the next lines, which raise it
+            error = unexpected
+        targets, tokens, failed, interrupted, preempted = self.world.sum(
+            [
+                sum(batch.num_targets for batch in micro_batches),
+                sum(batch.num_tokens for batch in micro_batches),
+                error is not None,
+                self._signals.wanted == "interrupted",
+                self._signals.wanted == "preempted",
+            ]
+        )
+        if failed:
+            raise_together(self.world, error)
+        stopped: Stopped = "preempted" if preempted else "interrupted" if interrupted else "finished"
+        if not targets and stopped == "finished":
+            raise mark_agreed(
+                self.world,
+                DataError(f"step {self.state.step + 1}: none of the samples {indices[:20]} has a target; look at their labels"),
+            )
+        return _Batch(micro_batches, len(indices), int(targets), int(tokens), time.monotonic() - started), stopped
+
+    def _take_step(self, batch: _Batch) -> None:
+        """Train on a batch, and note and show what came of it. Collective."""
+        started = time.monotonic()
+        job, state = self.job, self.state
+        schedule = job.settings.schedule
+        lr = lr_at(
+            state.step,
+            job.total_steps,
+            peak=job.settings.optimizer.lr,
+            name=schedule.name,
+            warmup=schedule.warmup,
+            final_ratio=schedule.final_lr_ratio,
+        )
+        set_lr(job.optimizer, lr)
+        result = take_step(
+            job.model,
+            job.optimizer,
+            batch.micro_batches,
+            num_targets=batch.num_targets,
+            clip_norm=job.settings.train.clip_norm,
+            world=self.world,
+            step=state.step + 1,
+        )
+        state.step += 1
+        state.position = self.stream.position
+        state.tokens += batch.num_tokens
+        self._pace.add_step(time.monotonic() - started + batch.seconds, batch.seconds, batch.num_tokens, batch.num_samples)
+        self._report(result, lr)
+
+    def _report(self, result: StepResult, lr: float) -> None:
+        state, pace, job = self.state, self._pace, self.job
+        self._records.add(
+            {
+                "step": state.step,
+                "epoch": round(self._epoch, 6),
+                "loss": result.loss,
+                "lr": lr,
+                "grad_norm": result.grad_norm,
+                "samples": state.position,
+                "tokens": state.tokens,
+                "seconds": round(self._seconds, 3),
+            }
+        )
+        steps_left = job.total_steps - state.step
+        every = job.settings.evaluation.every
+        epochs_left = steps_left * self._epoch / state.step
+        evaluations_left = times_due(every, steps=steps_left, epochs=epochs_left) if job.evaluation else 0.0
+        self._progress.step(
+            StepReport(
+                step=state.step,
+                total_steps=job.total_steps,
+                epoch=self._epoch,
+                loss=result.loss,
+                lr=lr,
+                grad_norm=result.grad_norm,
+                tokens_per_s=pace.tokens_per_s,
+                samples_per_s=pace.samples_per_s,
+                wait_share=pace.wait_share,
+                memory_bytes=memory_bytes(self.world.device),
+                eta_s=pace.eta_s(state.step, evaluations_left),
+            )
+        )
+
+    def _evaluate_if_due(self, before: int) -> bool:
+        """Evaluate at the period and at the end, and return whether it is the best so far, the same on every rank. Collective."""
+        samples, state = self.job.evaluation, self.state
+        if samples is None or not (self._is_due(self.job.settings.evaluation.every, before) or self._is_last):
+            return False
+        started = time.monotonic()
+        values = measure(self.job.model, samples, self.world)
+        seconds = time.monotonic() - started
+        self._pace.add_evaluation(seconds)
+        # the values come from sums over all ranks; rank 0's are taken so that no last bit decides differently elsewhere
+        value = self.world.broadcast(values[self.job.settings.metric])
+        improved = is_better(self.job.settings.metric, value, state.best_value)
+        if improved:
+            state.best_step, state.best_value = state.step, value
+        epoch = round(self._epoch, 6)
+        state.evaluations.append({"step": state.step, "epoch": epoch, **values})
+        self._records.add({"step": state.step, "epoch": epoch, "evaluation": values, "seconds": round(self._seconds, 3)})
+        self._records.sync()
+        self._progress.evaluated(state.step, values, is_best=improved, seconds=seconds)
+        return improved
+
+    def _save_if_due(self, before: int, improved: bool) -> None:
+        checkpoint = self.job.settings.checkpoint
+        if self._is_due(checkpoint.every, before) or self._is_last or (improved and checkpoint.keep_best):
+            self._save()
+
+    def _save(self) -> None:
+        """Save the state, unless it was just loaded or saved, and let old checkpoints go. Collective."""
+        job, state = self.job, self.state
+        if self._saved_step == state.step:
+            return
+        self._records.sync()
+        state.seconds = self._seconds
+        save_checkpoint(
+            job.checkpoints,
+            state.step,
+            model=job.model,
+            optimizer=job.optimizer,
+            world=self.world,
+            state={"loop": state.to_json(), "config": job.config},
+            identity=job.identity,
+        )
+        self._saved_step = state.step
+        if self.world.is_main:
+            checkpoint = job.settings.checkpoint
+            best = {state.best_step} if checkpoint.keep_best and state.best_step is not None else set()
+            retain(job.checkpoints, checkpoint.keep_last, keep=best)
+
+    def _is_due(self, period: int | str | None, before: int) -> bool:
+        return is_due(
+            period,
+            step=self.state.step,
+            before=before,
+            after=self.state.position,
+            samples_per_epoch=self.stream.samples_per_epoch,
+        )
+
+    @property
+    def _is_last(self) -> bool:
+        return self.state.step == self.job.total_steps
+
+    @property
+    def _epoch(self) -> float:
+        return self.state.position / self.stream.samples_per_epoch
+
+    @property
+    def _seconds(self) -> float:
+        return self._seconds_before + time.monotonic() - self._pace.started

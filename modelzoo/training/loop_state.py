@@ -1,0 +1,49 @@
+"""What the loop knows beside tensors: where it is, and what it has seen. JSON values, part of every checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from modelzoo.errors import CheckpointError
+
+__all__ = ["LoopState"]
+
+
+@dataclass(slots=True)
+class LoopState:
+    """The state of a run between two steps."""
+
+    step: int = 0
+    """Optimizer steps taken."""
+    position: int = 0
+    """Samples consumed since the start: the state of the stream."""
+    tokens: int = 0
+    """Real tokens consumed since the start."""
+    best_step: int | None = None
+    """Step of the best evaluation."""
+    best_value: float | None = None
+    """Its metric."""
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """All evaluations so far: step, epoch and metrics."""
+    seconds: float = 0.0
+    """Time spent in the loop, over all its parts."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the state that `to_json` gave.
+
+        Raises:
+            CheckpointError: A field is missing or not known.
+        """
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise CheckpointError(f"state of the loop: {error}; it was saved by another version") from error
+
+    def is_evaluated(self) -> bool:
+        """Whether the model of this step has been evaluated."""
+        return bool(self.evaluations) and self.evaluations[-1]["step"] == self.step

@@ -1,0 +1,217 @@
+"""From settings to what a run needs: tokenizer, data sets, label names and model. No process talks to another here."""
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modelzoo import hub
+from modelzoo.config import RunSettings
+from modelzoo.data import DataLimits, TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
+from modelzoo.data.columns import find_columns
+from modelzoo.data.labels import LabelTable, collect_names
+from modelzoo.models.auto import from_pretrained
+from modelzoo.models.model import Model
+from modelzoo.runtime import seed_everything
+from modelzoo.training.evaluation import EvaluationSet
+
+__all__ = ["Prepared", "label_column", "limits_of", "prepare", "source_name"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+LABEL_ROLES = {"classification": "label", "token_classification": "tags"}
+GENERIC_LABEL = re.compile(r"LABEL_\d+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What is ready before the processes meet."""
+
+    model: Model
+    train: TokenizedDataset
+    evaluation: EvaluationSet | None
+    test: EvaluationSet | None
+    data: dict[str, Any]
+    """Sources, fingerprints and reports, as they are written to data.json."""
+    notes: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the training and validation data as the model sees them."""
+        prints = [facts["fingerprint"] for name, facts in self.data.items() if name != "test"]
+        return hashlib.sha256("\n".join(prints).encode()).hexdigest()
+
+
+def prepare(settings: RunSettings) -> Prepared:
+    """Read and tokenize the data, then load the model with a head for its labels.
+
+    Rows come first: a wrong column or label is found before any weight is read. Seeds all generators with `train.seed`, so that a
+    new head is the same in every run and on every rank.
+
+    Raises:
+        InputError: Data, tokenizer, config or weights cannot be used; the message names file and row or key.
+    """
+    folder = hub.resolve(settings.model.name, revision=settings.model.revision, allow_pickle=settings.model.allow_pickle)
+    tokenizer = load_tokenizer(folder)
+    rows = {split: some for split in ("train", "validation", "test") if (some := _read(settings, split)) is not None}
+    names = _label_names(settings, rows["train"], folder, tokenizer)
+    seed_everything(settings.train.seed)
+    model = from_pretrained(
+        folder,
+        task=settings.model.task,
+        label_names=names,
+        dtype=torch.float32,
+        allow_pickle=settings.model.allow_pickle,
+        dropout=settings.model.dropout,
+    )
+    notes = [str(model.load_report)]
+    if settings.data.max_length > model.max_length:
+        notes.append(
+            f"data.max_length={settings.data.max_length} is more than the model's {model.max_length} tokens, which are used"
+        )
+    datasets = {
+        split: build_dataset(
+            some,
+            task=settings.model.task,
+            tokenizer=tokenizer,
+            columns=settings.data.columns,
+            label_names=names,
+            max_length=min(settings.data.max_length, model.max_length),
+            truncation=settings.data.truncation,
+            limits=limits_of(model),
+            source=source_name(settings, split),
+            seed=settings.train.seed,
+        )
+        for split, some in rows.items()
+    }
+    notes += [f"{split}: {dataset.report.describe()}" for split, dataset in datasets.items()]
+
+    def samples(split: str) -> EvaluationSet | None:
+        if split not in datasets:
+            return None
+        return EvaluationSet(
+            name=split,
+            dataset=datasets[split],
+            rows=rows[split],
+            columns=settings.data.columns,
+            batch_tokens=settings.evaluation.batch_tokens,
+            vocab_size=model.config.vocab_size if settings.model.task == "masked_lm" else None,
+        )
+
+    return Prepared(
+        model=model,
+        train=datasets["train"],
+        evaluation=samples("validation"),
+        test=samples("test"),
+        data={
+            split: {
+                "source": source_name(settings, split),
+                "fingerprint": dataset.fingerprint,
+                "report": dataclasses.asdict(dataset.report),
+            }
+            for split, dataset in datasets.items()
+        },
+        notes=tuple(notes),
+    )
+
+
+def source_name(settings: RunSettings, split: str) -> str:
+    """Return what a split is called in messages: the file's name, or the data set's with the split."""
+    file = getattr(settings.data, split)
+    if file is not None:
+        return Path(file).name
+    name = settings.data.name or ""
+    return f"{Path(name).name if Path(name).is_absolute() else name} {split}"
+
+
+def limits_of(model: Model) -> DataLimits:
+    """Return what a model can take."""
+    values = model.config.values()
+    has_labels = model.task in LABEL_ROLES
+    return DataLimits(
+        vocab_size=model.config.vocab_size,
+        max_length=model.max_length,
+        num_labels=model.config.num_labels if has_labels else None,
+        type_vocab_size=values.get("type_vocab_size"),
+    )
+
+
+def label_column(rows: Rows, task: str, columns: Mapping[str, str], source: str) -> str | None:
+    """Return the column of the labels, or None for a task without label names.
+
+    Raises:
+        DataError: There is none; the message shows the columns that there are.
+    """
+    role = LABEL_ROLES.get(task)
+    return None if role is None else find_columns(rows, task, columns, source=source)[role]
+
+
+def _read(settings: RunSettings, split: str) -> list[dict[str, Any]] | None:
+    """Return the rows of a split; None where the settings name none."""
+    data = settings.data
+    file = getattr(data, split)
+    if file is not None:
+        return read_rows(file, max_rows=data.max_rows)
+    if data.name is None or split == "test":
+        return None
+    return read_rows(data.name, split="train" if split == "train" else "validation", max_rows=data.max_rows)
+
+
+def _label_names(settings: RunSettings, rows: Rows, folder: Path, tokenizer: Tokenizer) -> tuple[str, ...] | None:
+    """Return the label names by id: the settings', the checkpoint's if the data's labels are among them, or the data's."""
+    if settings.model.task not in LABEL_ROLES:
+        return None
+    if settings.data.label_names is not None:
+        return tuple(settings.data.label_names)
+    source = source_name(settings, "train")
+    column = label_column(rows, settings.model.task, settings.data.columns, source)
+    values = [value for row in rows for value in _as_list(row.get(column or ""))]
+    known = _checkpoint_labels(folder)
+    try:
+        if known is not None and _are_among(values, known):
+            return known
+        return collect_names(values, len(rows))
+    except ValueError:
+        # the data set's own check names the row and the value
+        dataset = build_dataset(
+            rows,
+            task=settings.model.task,
+            tokenizer=tokenizer,
+            columns=settings.data.columns,
+            max_length=settings.data.max_length,
+            truncation=settings.data.truncation,
+            source=source,
+        )
+        return dataset.label_names
+
+
+def _are_among(values: Sequence[Any], names: Sequence[str]) -> bool:
+    table = LabelTable(names)
+    try:
+        for value in values:
+            table.id(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _checkpoint_labels(folder: Path) -> tuple[str, ...] | None:
+    """Return the names of the checkpoint's labels, unless they are LABEL_0, LABEL_1, ... or none."""
+    found = hub.read_config(folder).get("id2label")
+    if not isinstance(found, dict) or not found:
+        return None
+    try:
+        names = tuple(str(found[key]) for key in sorted(found, key=int))
+    except ValueError:
+        return None
+    is_generic = all(GENERIC_LABEL.fullmatch(name) for name in names)
+    return None if is_generic or len(set(names)) != len(names) else names
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

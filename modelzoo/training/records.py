@@ -1,0 +1,62 @@
+"""`metrics.jsonl`: one line a step and one an evaluation, append only, and cut back to the resumed step after a stop.
+
+So the file of a run that was stopped and resumed equals that of one that was not, apart from times.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Records", "read_records"]
+
+
+class Records:
+    """Appends lines to the metrics file of a run.
+
+    Args:
+        path: The file; None keeps nothing (ranks other than 0).
+        step: Lines of later steps are removed first, with a line that a kill cut short.
+    """
+
+    def __init__(self, path: Path | None, step: int = 0) -> None:
+        self._path = path
+        if path is None:
+            return
+        kept = [line for line in read_records(path) if line["step"] <= step] if path.exists() else []
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("".join(_line(values) for values in kept), encoding="utf-8")
+        os.replace(temporary, path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Append a line; it must have a `step`."""
+        if self._path is not None:
+            self._file.write(_line(values))
+
+    def sync(self) -> None:
+        """Make all lines durable."""
+        if self._path is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Make all lines durable and close the file."""
+        if self._path is not None and not self._file.closed:
+            self.sync()
+            self._file.close()
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the lines of a metrics file; a last line that was cut short is left out."""
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, separators=(", ", ": ")) + "\n"

@@ -1,0 +1,296 @@
+"""A run from its settings to its result: `train` starts one, `resume` continues one."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from modelzoo.config import RunSettings, load_settings
+from modelzoo.data import BatchStream
+from modelzoo.runtime import (
+    World,
+    agree,
+    connect,
+    failing_together,
+    find_latest,
+    load_checkpoint,
+    load_model,
+    model_tensors,
+    raise_together,
+    read_state,
+    seed_everything,
+    shard,
+    sweep,
+)
+from modelzoo.training.evaluation import measure
+from modelzoo.training.identity import check_identity, deciding_settings, identity_of
+from modelzoo.training.loop import Job, Loop
+from modelzoo.training.loop_state import LoopState
+from modelzoo.training.optimizer import build_optimizer
+from modelzoo.training.plot import plot_run
+from modelzoo.training.preparation import Prepared, prepare
+from modelzoo.training.progress import Progress, SilentProgress, metrics_text, time_text
+from modelzoo.training.progress_choice import choose_progress
+from modelzoo.training.records import Records
+from modelzoo.training.result import RunResult
+from modelzoo.training.run_directory import RunDirectory
+from modelzoo.training.run_log import run_log
+from modelzoo.training.signals import StopSignals
+
+__all__ = ["resume", "train"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def train(settings: RunSettings, *, progress: Progress | None = None, recipe_file: Path | None = None) -> RunResult:
+    """Run a recipe from its beginning: read, train, evaluate, save. Under torchrun every process calls it.
+
+    Args:
+        settings: Of the run.
+        progress: Hears of every step on rank 0; by default a live line on a terminal and log lines elsewhere.
+        recipe_file: The recipe as it was written, to be kept with the run; the settings are kept in any case.
+
+    Returns:
+        Where everything is and how good it became. A run that was asked to stop (Ctrl-C, SIGTERM) has saved its state and returns
+        too: look at `stopped`.
+
+    Raises:
+        InputError: Something that was given cannot be used; nothing was written.
+        NonFiniteError: A loss or a gradient was NaN or infinite; the last checkpoint is of a good step.
+        SaveError: Something could not be written; earlier checkpoints are intact.
+        RankError: A process was lost, or disagrees with the others.
+    """
+    return _run(settings, None, progress, recipe_file)
+
+
+def resume(run_folder: str | os.PathLike[str], *, progress: Progress | None = None) -> RunResult:
+    """Continue a run from its newest complete checkpoint, as if it had never stopped; any number of processes may do it.
+
+    Args:
+        run_folder: Of a run that `train` made.
+        progress: As for `train`.
+
+    Raises:
+        CheckpointError: Settings or data are not those of the checkpoint; the message shows both.
+        InputError: It is not the folder of a run, or another process works in it.
+    """
+    directory = RunDirectory.existing(Path(run_folder))
+    return _run(load_settings(str(directory.resolved)), directory, progress, None)
+
+
+def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progress | None, recipe_file: Path | None) -> RunResult:
+    """Prepare on every process alone, then meet and run together."""
+    is_new = directory is None
+    with _runtime_options(settings), ExitStack() as stack:
+        prepared, error = _attempt(lambda: prepare(settings))
+        world = stack.enter_context(connect(settings.runtime.timeout_s))
+        stack.enter_context(failing_together(world, "the run"))
+        raise_together(world, error)
+        assert prepared is not None
+        agree(world, _facts(settings, prepared, world))
+        directory = _open_directory(world, settings, directory, stack)
+        if world.is_main:
+            stack.enter_context(run_log(directory.log))
+        progress = (progress or choose_progress(settings.output.log_every_s)) if world.is_main else SilentProgress()
+        stack.callback(progress.close)
+        if is_new:
+            _, error = (
+                _attempt(lambda: directory.describe(settings, prepared.data, world, recipe_file)) if world.is_main else (0, None)
+            )
+            raise_together(world, error)
+        elif (done := world.broadcast(_finished(directory) if world.is_main else None)) is not None:
+            progress.note(f"run      {directory.path} is finished already: step {done.step} of {done.total_steps}")
+            return done
+        _say_start(progress, settings, prepared, world, directory)
+        return _train_and_finish(settings, prepared, world, directory, progress)
+
+
+def _train_and_finish(
+    settings: RunSettings, prepared: Prepared, world: World, directory: RunDirectory, progress: Progress
+) -> RunResult:
+    """Shard, restore what was saved, train, and make the result."""
+    model = shard(prepared.model, world)
+    stream = BatchStream(
+        prepared.train.lengths,
+        batch_size=settings.train.batch_size,
+        batch_tokens=settings.train.batch_tokens,
+        seed=settings.train.seed,
+    )
+    total_steps = min(stream.steps_for(settings.train.epochs), settings.train.max_steps or 2**62)
+    job = Job(
+        settings=settings,
+        model=model,
+        optimizer=build_optimizer(
+            model,
+            lr=settings.optimizer.lr,
+            weight_decay=settings.optimizer.weight_decay,
+            betas=settings.optimizer.betas,
+            eps=settings.optimizer.eps,
+        ),
+        dataset=prepared.train,
+        evaluation=prepared.evaluation,
+        identity=identity_of(settings, prepared.fingerprint),
+        config=deciding_settings(settings),
+        checkpoints=directory.checkpoints,
+        total_steps=total_steps,
+    )
+    # dropout draws differ between ranks; on one process nothing depends on how many numbers the new head took
+    seed_everything(settings.train.seed + 1 + world.rank)
+    state = _restore(job, world, progress)
+    records = Records(directory.metrics if world.is_main else None, state.step)
+    try:
+        with StopSignals() as signals:
+            stopped = Loop(job, state, world, progress, records, signals).run()
+    finally:
+        records.close()
+    result = RunResult(
+        folder=directory.path,
+        stopped=stopped,
+        step=state.step,
+        total_steps=total_steps,
+        metric=settings.metric,
+        best_metric=state.best_value,
+        best_step=state.best_step,
+        majority=prepared.evaluation.dataset.report.majority_share if prepared.evaluation else None,
+        history=tuple(state.evaluations),
+        seconds=state.seconds,
+    )
+    if stopped != "finished":
+        progress.note(f"{stopped} at step {state.step} of {total_steps}, which is saved; continue with: {result.resume_command}")
+        return result
+    return _finish(job, prepared, world, directory, progress, result)
+
+
+def _restore(job: Job, world: World, progress: Progress) -> LoopState:
+    """Load the newest complete checkpoint, if there is one, and return where it stands. Collective."""
+    found, error = None, None
+    if world.is_main:
+        found, error = _attempt(lambda: (sweep(job.checkpoints), find_latest(job.checkpoints))[1])
+    raise_together(world, error)
+    found = world.broadcast(found)
+    if found is None:
+        return LoopState()
+    for reason in found.skipped:
+        progress.note(f"skipped  {reason}")
+
+    def check() -> None:
+        saved = read_state(found.path, found.manifest)
+        check_identity(found, saved.get("config", {}), job.settings, job.identity)
+
+    raise_together(world, _attempt(check)[1])
+    values = load_checkpoint(found.path, model=job.model, optimizer=job.optimizer, world=world, verify=False)
+    state = LoopState.from_json(values["loop"])
+    progress.note(
+        f"resume   step {state.step} of {job.total_steps} ({state.position:,} samples, {state.tokens:,} tokens), saved on "
+        f"{found.manifest.world_size} process(es), now {world.world_size}"
+    )
+    return state
+
+
+def _finish(
+    job: Job, prepared: Prepared, world: World, directory: RunDirectory, progress: Progress, result: RunResult
+) -> RunResult:
+    """Take the best weights, save them as a Hugging Face folder, and evaluate them on the test data. Collective."""
+    if job.settings.checkpoint.keep_best and result.best_step not in (None, result.step):
+        best = directory.checkpoints / f"step-{result.best_step}"
+        raise_together(world, _attempt(lambda: load_model(best, job.model))[1])
+    prepared.model.eval()
+    prepared.model.save_pretrained(directory.final, overwrite=True)
+    test = measure(job.model, prepared.test, world) if prepared.test is not None else None
+    values = {**result.to_json(), "test": test}
+    result = RunResult.from_json(values, directory.path, directory.final)
+    if world.is_main:
+        directory.write_result(result.to_json())
+        progress.note(plot_run(directory.metrics, directory.plot, result.metric))
+    if test is not None:
+        progress.note(f"test     {metrics_text(test)}")
+    best_text = "" if result.best_metric is None else f"   best {result.metric} {result.best_metric:.4f} (step {result.best_step})"
+    if result.majority is not None and result.best_metric is not None:
+        best_text += f", always the commonest label {result.majority:.4f}"
+    progress.note(f"finished {result.step} steps in {time_text(result.seconds)}{best_text}")
+    world.barrier()
+    return result
+
+
+def _open_directory(world: World, settings: RunSettings, directory: RunDirectory | None, stack: ExitStack) -> RunDirectory:
+    """Make or take the run's folder on rank 0, lock it until the stack unwinds, and tell all. Collective."""
+
+    def open_locked() -> RunDirectory:
+        name = settings.output.name or settings.recipe
+        opened = directory or RunDirectory.create(Path(settings.output.folder), name)
+        stack.enter_context(opened.locked())
+        return opened
+
+    opened, error = _attempt(open_locked) if world.is_main else (None, None)
+    raise_together(world, error)
+    return RunDirectory(Path(world.broadcast(str(opened.path) if opened else "")))
+
+
+def _finished(directory: RunDirectory) -> RunResult | None:
+    """Return the result of a run that needs no more work."""
+    if not (directory.result.is_file() and directory.final.is_dir()):
+        return None
+    values = json.loads(directory.result.read_text(encoding="utf-8"))
+    return RunResult.from_json(values, directory.path, directory.final)
+
+
+def _facts(settings: RunSettings, prepared: Prepared, world: World) -> dict[str, str]:
+    """Return what must be the same on all ranks; the sums of the parameters are only taken where there are others."""
+    if world.world_size == 1:
+        return {}
+    digest = hashlib.sha256()
+    for name, tensor in model_tensors(prepared.model).items():
+        digest.update(f"{name} {tuple(tensor.shape)} {float(tensor.detach().double().sum())!r}".encode())
+    return {
+        "settings": settings.model_dump_json(),
+        "data fingerprint": prepared.fingerprint,
+        "parameters": digest.hexdigest(),
+        "torch version": str(torch.__version__),
+    }
+
+
+def _say_start(progress: Progress, settings: RunSettings, prepared: Prepared, world: World, directory: RunDirectory) -> None:
+    count = sum(parameter.numel() for parameter in prepared.model.parameters())
+    progress.note(
+        f"run      {directory.path} · seed {settings.train.seed} · float32 · {world.world_size} process(es) on "
+        f"{world.device.type}, {torch.get_num_threads()} threads each"
+    )
+    progress.note(f"model    {type(prepared.model).__name__} for {settings.model.task}, {count:,} parameters")
+    for note in prepared.notes:
+        progress.note(f"         {note}")
+
+
+@contextmanager
+def _runtime_options(settings: RunSettings) -> Iterator[None]:
+    """Set threads and determinism for the run, and put back what was set before."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    wanted = settings.runtime.threads
+    if wanted is None and local_processes > 1:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        wanted = max(cores // local_processes, 1)
+    if wanted is not None:
+        torch.set_num_threads(wanted)
+    if settings.runtime.deterministic:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
+
+
+def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Return what an action returns, or its error for `raise_together`."""
+    try:
+        return action(), None
+    except Exception as error:
+        return None, error

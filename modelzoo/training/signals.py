@@ -1,0 +1,42 @@
+"""Being asked to stop: SIGTERM (preemption) and Ctrl-C ask for a save after the current step; a second Ctrl-C stops at once."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Literal, Self
+
+__all__ = ["StopSignals", "Stopped"]
+
+Stopped = Literal["finished", "interrupted", "preempted"]
+
+
+class StopSignals:
+    """Notes signals while the block runs, and puts back the handlers that were there before.
+
+    Outside the main thread, where Python allows no handlers, nothing is noted.
+
+    Attributes:
+        wanted: What the run is asked to end as; "finished" while nobody asked.
+    """
+
+    def __init__(self) -> None:
+        self.wanted: Stopped = "finished"
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            self.wanted = "preempted"
+        elif self.wanted == "interrupted":
+            raise KeyboardInterrupt
+        else:
+            self.wanted = "interrupted"

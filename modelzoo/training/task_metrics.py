@@ -1,0 +1,96 @@
+"""Which metrics a task has, and how they follow from the model's output."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from modelzoo.data import TokenizedDataset
+from modelzoo.data.columns import find_columns
+from modelzoo.errors import DataError
+from modelzoo.runtime import World
+from modelzoo.training.answers import AnswerMetrics
+from modelzoo.training.forward_all import ForwardBatch
+from modelzoo.training.metrics import ClassificationMetrics, LossMetrics, TokenMetrics
+from modelzoo.training.spans import Span, best_spans, merge_spans
+
+__all__ = ["TaskMetrics", "true_answers"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class TaskMetrics:
+    """The metrics of a task over a data set, added up over batches and ranks.
+
+    Args:
+        dataset: With targets.
+        rows: The rows that it was built from; question answering compares texts.
+        columns: Column by role, as for the data set.
+
+    Raises:
+        DataError: The task has no metrics.
+    """
+
+    def __init__(self, dataset: TokenizedDataset, rows: Rows, columns: Mapping[str, str] | None = None) -> None:
+        self._dataset = dataset
+        self._loss = LossMetrics()
+        self._labels: ClassificationMetrics | TokenMetrics | None = None
+        self._right_tokens = [0.0, 0.0]
+        self._spans: dict[int, Span] = {}
+        self._rows, self._columns = rows, columns
+        if dataset.task == "classification":
+            self._labels = ClassificationMetrics(len(dataset.label_names))
+        elif dataset.task == "token_classification":
+            self._labels = TokenMetrics(dataset.label_names)
+        elif dataset.task not in {"masked_lm", "question_answering"}:
+            raise DataError(f"{dataset.source}: task {dataset.task!r} has no metrics; evaluate it in your own loop")
+
+    def update(self, batch: ForwardBatch) -> None:
+        """Add the samples of a forward."""
+        output = batch.output
+        self._loss.update(float(output.loss), batch.num_targets)
+        if self._labels is not None:
+            self._labels.update(output.logits.argmax(-1).cpu(), batch.tensors["labels"].cpu())
+        elif self._dataset.task == "masked_lm":
+            labels = batch.tensors["labels"]
+            right = (output.logits.argmax(-1) == labels).sum()
+            self._right_tokens = [self._right_tokens[0] + int(right), self._right_tokens[1] + batch.num_targets]
+        else:
+            offsets = [self._dataset.context_offsets(index) for index in batch.indices]
+            for index, span in zip(batch.indices, best_spans(output.start_logits, output.end_logits, offsets), strict=True):
+                self._spans = merge_spans(self._spans, {self._dataset.rows[index]: span})
+
+    def values(self, world: World) -> dict[str, float]:
+        """Return the metrics over the samples of all ranks. Collective."""
+        self._loss.counts = world.sum(self._loss.counts)
+        loss = self._loss.values()
+        if self._labels is not None:
+            self._labels.counts = world.sum(self._labels.counts)
+            return {**self._labels.values(), "loss": loss["loss"]}
+        if self._dataset.task == "masked_lm":
+            right, count = world.sum(self._right_tokens)
+            return {"accuracy": right / count if count else float("nan"), **loss}
+        spans: dict[int, Span] = {}
+        for some in world.gather(self._spans):
+            spans = merge_spans(spans, some)
+        return {**self._answer_values(spans), "loss": loss["loss"]}
+
+    def majority(self) -> float | None:
+        """Return the accuracy of always answering with the commonest label, after `values`; None for other tasks."""
+        return None if self._labels is None else self._labels.majority()
+
+    def _answer_values(self, spans: Mapping[int, Span]) -> dict[str, float]:
+        columns = find_columns(self._rows, "question_answering", self._columns)
+        answers = [true_answers(row.get(columns["answers"])) for row in self._rows]
+        may_be_empty = any(not some for some in answers)
+        metrics = AnswerMetrics()
+        for row, span in sorted(spans.items()):
+            context = str(self._rows[row][columns["context"]])
+            metrics.update(span.text(context, may_be_empty=may_be_empty), answers[row])
+        return metrics.values()
+
+
+def true_answers(value: Any) -> list[str]:
+    """Return the answer texts of a row in any of the forms that the data part reads; none for an unanswerable question."""
+    if isinstance(value, Mapping):
+        texts = value.get("text", [])
+        return [texts] if isinstance(texts, str) else [str(text) for text in texts]
+    return [str(answer["text"]) for answer in value or []]
