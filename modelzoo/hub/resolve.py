@@ -2,13 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelzoo.errors import CheckpointError
 from modelzoo.hub.files import TOKENIZER_FILES, shown
-
-if TYPE_CHECKING:
-    import httpx
 
 __all__ = ["resolve"]
 
@@ -44,9 +40,9 @@ def resolve(
             message says what to do.
     """
     path = Path(name_or_path).expanduser()
-    if path.is_dir():
-        return path
     name = os.fspath(name_or_path)
+    if name and path.is_dir():
+        return path
     _refuse_paths(name, path)
     offline = local_files_only or os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
     wanted = ["config.json", *_WEIGHTS, *TOKENIZER_FILES]
@@ -76,9 +72,9 @@ def _snapshot(
     cache_dir: str | os.PathLike[str] | None,
     offline: bool,
 ) -> Path:
-    import httpx
+    # HTTPError is the root of the client's own network errors, whichever HTTP library its version stands on.
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
     try:
         folder = snapshot_download(
@@ -89,12 +85,12 @@ def _snapshot(
             local_files_only=offline,
             allow_patterns=patterns,
         )
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, httpx.HTTPError, OSError, ValueError) as error:
+    except (HTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise CheckpointError(_explained(name, revision, error, offline)) from error
     return Path(folder)
 
 
-def _explained(name: str, revision: str | None, error: "Exception | httpx.HTTPError", offline: bool) -> str:
+def _explained(name: str, revision: str | None, error: Exception, offline: bool) -> str:
     """Say what went wrong with a hub id and what to do."""
     from huggingface_hub import errors
 
