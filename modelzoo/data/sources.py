@@ -3,6 +3,7 @@
 Everything is read as data: no loading script, no pickle. Errors name the file and the line.
 """
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ __all__ = ["Split", "read_rows"]
 Split = Literal["train", "validation", "test"]
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+_SHARD = re.compile(r"(?P<name>[a-z]+)-\d{5}-of-(?P<total>\d{5})")
 # What people call the files of a split.
 _SPLIT_NAMES: dict[str, tuple[str, ...]] = {
     "train": ("train", "training"),
@@ -29,8 +31,9 @@ def read_rows(
     """Read the rows of a data set.
 
     Args:
-        source: A .jsonl, .ndjson, .json, .csv, .tsv or .parquet file; a folder with one such file per split; or the name of a
-            data set for `datasets`: "boolq", "owner/name", "owner/name:config", "super_glue/boolq". What exists on disk wins.
+        source: A .jsonl, .ndjson, .json, .csv, .tsv or .parquet file; a folder with one such file per split (or its shards, as
+            the hub has them); or the name of a data set for `datasets`: "boolq", "owner/name", "owner/name:config",
+            "super_glue/boolq". What exists on disk wins.
         split: The part to read. Required for a folder and for a name; a file is one split already.
         max_rows: Only the first rows, at least 1; None for all.
         revision: Commit or tag of a data set on the hub; only for names.
@@ -44,11 +47,13 @@ def read_rows(
     if max_rows is not None and max_rows < 1:
         raise DataError(f"expected max_rows of at least 1, found {max_rows}")
     path = Path(source).expanduser()
+    name = str(path)
     if path.is_dir():
-        path = _split_file(path, split)
-    if path.is_file():
+        rows = []
+        for file in _split_files(path, split):
+            rows += _read_file(file, None if max_rows is None else max_rows - len(rows))
+    elif path.is_file():
         rows = _read_file(path, max_rows)
-        name = str(path)
     elif _looks_like_path(str(source)):
         raise _missing_file(path)
     else:
@@ -76,8 +81,8 @@ def _read_file(path: Path, max_rows: int | None) -> list[dict[str, Any]]:
     raise DataError(f"{path}: expected a name ending in {', '.join(_SUFFIXES)}, found {path.suffix or 'no ending'!r}")
 
 
-def _split_file(folder: Path, split: str | None) -> Path:
-    """Return the one file of the split in the folder."""
+def _split_files(folder: Path, split: str | None) -> list[Path]:
+    """Return the file of the split in the folder, or its shards (train-00000-of-00002.parquet, ...) in order."""
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)
     if split is None:
         raise DataError(f"{folder}: expected a split (train, validation or test) beside a folder, found none")
@@ -86,11 +91,23 @@ def _split_file(folder: Path, split: str | None) -> Path:
         if len(found) > 1:
             names = ", ".join(path.name for path in found)
             raise DataError(f"{folder}: expected one file for split {split}, found {names}; set data.{split}=FILE")
+        found = found or _shards(folder, [path for path in files if path.name.startswith(f"{name}-")], split)
         if found:
-            return found[0]
+            return found
     names = ", ".join(path.name for path in files) or "no data file"
     wanted = " or ".join(f"{name}.*" for name in _SPLIT_NAMES[split])
     raise DataError(f"{folder}: expected {wanted} for split {split}, found {names}; set data.{split}=FILE")
+
+
+def _shards(folder: Path, files: list[Path], split: str) -> list[Path]:
+    """Return the files that are named as shards, all of them or none."""
+    shards = [(match, path) for path in files if (match := _SHARD.fullmatch(path.stem))]
+    totals = {match["total"] for match, _ in shards}
+    if len(totals) > 1 or (shards and len(shards) != int(min(totals))):
+        names = ", ".join(path.name for _, path in shards[:5])
+        wanted = f"{min(totals).lstrip('0')} files {shards[0][0]['name']}-*-of-{min(totals)} for split {split}"
+        raise DataError(f"{folder}: expected {wanted}, found {len(shards)} ({names}); copy the missing ones")
+    return [path for _, path in shards]
 
 
 def _looks_like_path(source: str) -> bool:

@@ -60,8 +60,8 @@ def read_json(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
 def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
     """Read a CSV file, or a TSV file (where quotes are ordinary characters, as in GLUE's files).
 
-    The first line is the header. A file without one is known by a number, an empty cell or a long text in its first line; its
-    columns are called column1, column2, ...
+    The first line is the header. A file without one is known by a number or a long text in its first line; its columns, and those
+    that a header leaves empty, are called column1, column2, ...
 
     Raises:
         DataError: If a line has another number of cells than the header, or the header names a column twice.
@@ -81,7 +81,7 @@ def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
             continue
         if header is None:
             header = _header(cells, path, number)
-            if header == [cell.strip() for cell in cells]:
+            if any(cell.strip() in header for cell in cells if cell.strip()):
                 continue
         if len(cells) != len(header):
             raise DataError(
@@ -108,12 +108,15 @@ def _cells(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _header(cells: list[str], path: Path, number: int) -> list[str]:
     names = [cell.strip() for cell in cells]
-    if any(_is_value(name) for name in names):
-        return [f"column{position}" for position in range(1, len(cells) + 1)]
-    double = sorted({name for name in names if names.count(name) > 1})
+    numbered = [f"column{position}" for position in range(1, len(cells) + 1)]
+    named = [name for name in names if name]
+    is_counted = named == [str(count) for count in range(len(named))]  # pandas' header of a table without names
+    if not named or (any(_is_value(name) for name in named) and not is_counted):
+        return numbered
+    double = sorted({name for name in named if names.count(name) > 1})
     if double:
         raise DataError(f"{path}:{number}: expected each column once in the header, found twice: {', '.join(double)}; rename one")
-    return names
+    return [name or default for name, default in zip(names, numbered, strict=True)]
 
 
 def _is_value(cell: str) -> bool:
@@ -121,7 +124,7 @@ def _is_value(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
-        return not cell or len(cell) > _LONGEST_HEADER
+        return len(cell) > _LONGEST_HEADER
     return True
 
 

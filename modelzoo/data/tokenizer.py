@@ -14,10 +14,13 @@ from modelzoo.errors import DataError
 __all__ = ["Tokenizer", "check_vocab", "load_tokenizer"]
 
 
+_CHUNK = 4096  # texts that are handed to the Rust side at once
+
+
 class Tokenizer:
     """Encodes texts to the same ids as transformers' tokenizer of the same folder.
 
-    It does not pad: `collate` does. It keeps no state between calls.
+    It does not pad: `collate` does. It keeps no state between calls; two threads must not encode at the same time.
 
     Args:
         backend: The tokenizer and its facts, as `read_backend` returns them.
@@ -52,6 +55,10 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self.vocab_size
+
+    def __repr__(self) -> str:
+        kind = type(self._backend.model).__name__
+        return f"Tokenizer({kind}, vocab_size={self.vocab_size}, max_length={self.model_max_length}, folder={self.folder})"
 
     def get_vocab(self) -> dict[str, int]:
         """Return id by token, added tokens included."""
@@ -122,13 +129,12 @@ class Tokenizer:
         self._backend.enable_truncation(
             max_length, stride=stride, strategy="only_first" if pairs is None else "only_second", direction=self.truncation_side
         )
+        result: list[Encoding] = []
         try:
-            encoded = self._run(self._backend, inputs, details=True, is_words=False)
+            for row, first in enumerate(self._run(self._backend, inputs, details=True, is_words=False)):
+                result += [self._convert(window, row=row, details=True) for window in (first, *first.overflowing)]
         finally:
             self._backend.no_truncation()
-        result = []
-        for row, first in enumerate(encoded):
-            result += [self._convert(window, row=row, details=True) for window in (first, *first.overflowing)]
         return result
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -161,20 +167,20 @@ class Tokenizer:
     ) -> list[Encoding]:
         """Encode everything whole, then again with truncation what is too long, so that the cut is known exactly."""
         encoded = self._run(backend, inputs, details=details, is_words=is_words)
-        lengths = [len(item) for item in encoded]
+        result = [self._convert(item, row=row, details=details, is_words=is_words) for row, item in enumerate(encoded)]
+        lengths = [len(item.input_ids) for item in result]
         long = [] if max_length is None else [row for row, length in enumerate(lengths) if length > max_length]
-        if long and max_length is not None:
-            self._check_truncation(inputs, lengths, long, max_length, truncation)
-            backend.enable_truncation(max_length, strategy=truncation, direction=self.truncation_side)
-            try:
-                for row, item in zip(long, self._truncate(backend, inputs, long, lengths, is_words), strict=True):
-                    encoded[row] = item
-            finally:
-                backend.no_truncation()
-        return [
-            self._convert(item, row=row, truncated=lengths[row] - len(item), details=details, is_words=is_words)
-            for row, item in enumerate(encoded)
-        ]
+        if not long or max_length is None:
+            return result
+        self._check_truncation(inputs, lengths, long, max_length, truncation)
+        backend.enable_truncation(max_length, strategy=truncation, direction=self.truncation_side)
+        try:
+            for row, item in zip(long, self._truncate(backend, inputs, long, lengths, is_words), strict=True):
+                cut = lengths[row] - len(item)
+                result[row] = self._convert(item, row=row, truncated=cut, details=details, is_words=is_words)
+        finally:
+            backend.no_truncation()
+        return result
 
     def _check_truncation(
         self, inputs: list[Any], lengths: list[int], long: list[int], max_length: int, truncation: Truncation
@@ -193,32 +199,37 @@ class Tokenizer:
 
     def _truncate(
         self, backend: RustTokenizer, inputs: list[Any], long: list[int], lengths: list[int], is_words: bool
-    ) -> list[Any]:
+    ) -> Iterator[Any]:
         """Encode the rows that are too long; when the Rust side refuses one of them, find out which."""
-        try:
-            return list(backend.encode_batch([inputs[row] for row in long], is_pretokenized=is_words))
-        except Exception as refusal:  # the Rust side raises bare Exception, without the row
-            settings = backend.truncation or {}
-            limit, strategy = settings.get("max_length"), settings.get("strategy")
-            for row in long:
-                try:
-                    backend.encode_batch([inputs[row]], is_pretokenized=is_words)
-                except Exception as error:
-                    raise DataError(
-                        f"row {row + 1} has {lengths[row]} tokens, limit {limit}: the text that truncation={strategy} may cut is "
-                        f"too short for that; use longest_first or raise max_length"
-                    ) from error
-            raise DataError(f"the tokenizer refused the texts: {refusal}") from refusal
+        for start in range(0, len(long), _CHUNK):
+            chunk = long[start : start + _CHUNK]
+            try:
+                yield from backend.encode_batch([inputs[row] for row in chunk], is_pretokenized=is_words)
+            except Exception as refusal:  # the Rust side raises bare Exception, without the row
+                settings = backend.truncation or {}
+                for row in chunk:
+                    try:
+                        backend.encode_batch([inputs[row]], is_pretokenized=is_words)
+                    except Exception as error:
+                        raise DataError(
+                            f"row {row + 1} has {lengths[row]} tokens, limit {settings.get('max_length')}: the text that "
+                            f"truncation={settings.get('strategy')} may cut is too short for that; use longest_first or raise "
+                            f"max_length"
+                        ) from error
+                raise DataError(f"the tokenizer refused the texts: {refusal}") from refusal
 
-    def _run(self, backend: RustTokenizer, inputs: list[Any], *, details: bool, is_words: bool) -> list[Any]:
+    def _run(self, backend: RustTokenizer, inputs: list[Any], *, details: bool, is_words: bool) -> Iterator[Any]:
+        """Encode in chunks: the Rust side's results hold every token's text and take 100 times the ids' memory."""
         encode = backend.encode_batch if details else backend.encode_batch_fast
-        try:
-            return list(encode(inputs, is_pretokenized=is_words))
-        except (TypeError, UnicodeEncodeError) as error:
-            for row, item in enumerate(inputs):
-                for text in item if isinstance(item, list | tuple) else (item,):
-                    check_text(text, row)
-            raise DataError(f"the tokenizer refused the texts: {error}") from error
+        for start in range(0, len(inputs), _CHUNK):
+            chunk = inputs[start : start + _CHUNK]
+            try:
+                yield from encode(chunk, is_pretokenized=is_words)
+            except (TypeError, UnicodeEncodeError) as error:
+                for row, item in enumerate(chunk, start=start):
+                    for text in item if isinstance(item, list | tuple) else (item,):
+                        check_text(text, row)
+                raise DataError(f"the tokenizer refused the texts: {error}") from error
 
     def _convert(self, item: Any, *, row: int, details: bool, truncated: int = 0, is_words: bool = False) -> Encoding:
         return Encoding(

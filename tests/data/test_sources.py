@@ -56,12 +56,20 @@ def test_tsv_takes_quotes_as_they_are(tmp_path: Path) -> None:
     assert read_rows(path) == [{"sentence": 'say "hi', "label": "1"}, {"sentence": '"quoted"', "label": "0"}]
 
 
-@pytest.mark.parametrize("first", ["one long string\t0", "a text of " + "many words " * 20 + "\tyes", "text\t"])
+@pytest.mark.parametrize("first", ["one long string\t0", "a text of " + "many words " * 20 + "\tyes", "1\t2", "\t"])
 def test_a_table_without_header_gets_numbered_columns(first: str, tmp_path: Path) -> None:
     path = write(tmp_path / "rows.tsv", f"{first}\nsecond\t1\n")
     rows = read_rows(path)
     assert len(rows) == 2
     assert rows[1] == {"column1": "second", "column2": "1"}
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"), [(",text,label", ["column1", "text", "label"]), (",0,1", ["column1", "0", "1"]), ("0,1,2", list("012"))]
+)
+def test_headers_that_pandas_writes(header: str, columns: list[str], tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", f"{header}\n0,a,1\n1,b,0\n")
+    assert read_rows(path) == [dict(zip(columns, row, strict=True)) for row in (["0", "a", "1"], ["1", "b", "0"])]
 
 
 def test_parquet_with_class_labels(tmp_path: Path) -> None:
@@ -93,9 +101,22 @@ def test_a_folder_has_a_file_per_split(tmp_path: Path) -> None:
         read_rows(tmp_path, split="test")
     with pytest.raises(DataError, match=r"expected a split \(train, validation or test\) beside a folder, found none"):
         read_rows(tmp_path)
-    write(tmp_path / "dev.jsonl", jsonl(ROWS))
-    with pytest.raises(DataError, match=r"expected one file for split validation, found dev.csv, dev.jsonl"):
+    write(tmp_path / "validation.jsonl", jsonl(ROWS))
+    assert len(read_rows(tmp_path, split="validation")) == 2  # the usual name comes first
+    write(tmp_path / "validation.csv", "text,label\na,1\n")
+    with pytest.raises(DataError, match=r"expected one file for split validation, found validation.csv, validation.jsonl"):
         read_rows(tmp_path, split="validation")
+
+
+def test_a_folder_copied_from_the_hub_has_shards(tmp_path: Path) -> None:
+    for number, row in enumerate(ROWS):
+        write(tmp_path / f"train-0000{number}-of-00002.jsonl", jsonl([row]))
+    assert read_rows(tmp_path, split="train") == ROWS
+    assert read_rows(tmp_path, split="train", max_rows=1) == ROWS[:1]
+    (tmp_path / "train-00000-of-00002.jsonl").unlink()
+    message = r"expected 2 files train-\*-of-00002 for split train, found 1 \(train-00001-of-00002.jsonl\); copy the missing ones"
+    with pytest.raises(DataError, match=message):
+        read_rows(tmp_path, split="train")
 
 
 @pytest.mark.parametrize(
