@@ -1,6 +1,6 @@
 """Time and memory of `from_pretrained`: modelzoo against transformers, each from a fresh process, imports included.
 
-    python benchmarks/load.py MODEL_FOLDER [--rounds 5]
+python benchmarks/load.py MODEL_FOLDER [--rounds 5]
 """
 
 import argparse

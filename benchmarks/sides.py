@@ -104,7 +104,9 @@ def median(figures: Sequence[Figures], key: str) -> float:
 
 def machine() -> str:
     """Return a line about the machine and the versions."""
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?")
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?"
+    )
     names = ("torch", "transformers")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
     return f"{psutil.cpu_count()} cores, {model}, Python {platform.python_version()}, {versions}, {time.strftime('%Y-%m-%d')}"
