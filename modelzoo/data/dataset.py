@@ -151,7 +151,7 @@ class TokenizedDataset:
     def _fingerprint(self) -> str:
         """Return the sha256 of everything that training sees: ids, types, targets and label names."""
         digest = hashlib.sha256()
-        digest.update(json.dumps(["modelzoo.data 1", self.task, self.label_names], ensure_ascii=False).encode())
+        digest.update(json.dumps(["modelzoo.data 1", self.task, self.label_names]).encode())
         for array in (self._starts.astype("<i8"), self._ids, self._types, self._labels, self._spans):
             digest.update(b"-" if array is None else f"{array.dtype.str}{array.shape}".encode())
             digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())

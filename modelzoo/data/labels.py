@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from modelzoo.data.columns import show
 from modelzoo.errors import DataError, closest
 
@@ -39,6 +41,7 @@ class LabelTable:
         Raises:
             ValueError: If the value is no label of this table; the message names the value and the labels.
         """
+        value = value.item() if isinstance(value, np.generic) else value
         name = label_name(value)
         if name in self._ids:
             return self._ids[name]
@@ -58,6 +61,8 @@ def label_name(value: object) -> str:
     Raises:
         ValueError: If the value is missing, negative, fractional, or no label at all.
     """
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
@@ -68,7 +73,7 @@ def label_name(value: object) -> str:
         return str(value)
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         raise ValueError("the label is missing")
-    if isinstance(value, str):
+    if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
         return value
     raise ValueError(f"expected a label (text, integer or true/false), found {show(value)} ({type(value).__name__})")
 
@@ -86,6 +91,7 @@ def collect_names(values: Iterable[object], num_rows: int) -> tuple[str, ...]:
     kinds: dict[str, object] = {}
     names: set[str] = set()
     for value in values:
+        value = value.item() if isinstance(value, np.generic) else value
         kind = "true/false" if isinstance(value, bool) else "integer" if isinstance(value, int | float) else "text"
         kinds.setdefault(kind, value)
         names.add(label_name(value))

@@ -83,6 +83,8 @@ def _texts_and_starts(value: Any) -> Iterator[tuple[str, int]]:
         texts, starts = value["text"], value["answer_start"]
         if isinstance(texts, str):
             texts, starts = [texts], [starts]
+        if not isinstance(texts, list | tuple) or not isinstance(starts, list | tuple) or len(texts) != len(starts):
+            raise ValueError(f"expected as many texts as answer_start numbers, found {show(texts)} and {show(starts)}")
         pairs = list(zip(texts, starts, strict=True))
     elif isinstance(value, list) and all(isinstance(item, dict) and {"text", "answer_start"} <= set(item) for item in value):
         pairs = [(item["text"], item["answer_start"]) for item in value]

@@ -49,7 +49,7 @@ def read_rows(
     path = Path(source).expanduser()
     name = str(path)
     if path.is_dir():
-        rows = []
+        rows: list[dict[str, Any]] = []
         for file in _split_files(path, split):
             rows += _read_file(file, None if max_rows is None else max_rows - len(rows))
     elif path.is_file():

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from modelzoo.data.labels import LabelTable, collect_names, label_name
@@ -44,6 +45,7 @@ def test_ids_follow_the_given_names() -> None:
         (None, r"the label is missing"),
         ("", r"the label is missing"),
         ([1], r"expected a label .*, found \[1\] \(list\)"),
+        ("\ud800", r"expected a label .* \(str\)"),
     ],
 )
 def test_a_wrong_label_is_named_with_what_is_known(value: object, message: str) -> None:
@@ -67,6 +69,12 @@ def test_label_names_are_each_given_once() -> None:
         LabelTable(["no", "yes", "no"])
     with pytest.raises(DataError, match="expected at least one name"):
         LabelTable([])
+
+
+def test_labels_of_numpy_and_pandas() -> None:
+    assert collect_names([np.int64(1), np.int64(0), 2], 9) == ("0", "1", "2")
+    assert LabelTable(["no", "yes"]).id(np.int64(1)) == 1
+    assert LabelTable(["false", "true"]).id(np.bool_(True)) == 1
 
 
 def test_whole_floats_and_integers_have_one_name() -> None:

@@ -193,6 +193,8 @@ def test_prediction_needs_no_answers(bert: Tokenizer) -> None:
             {"answers": {"text": ["mat"], "answer_start": ["0"]}},
             r'expected a text and a whole number as answer, found "mat" and "0"',
         ),
+        ({"answers": {"text": ["mat"], "answer_start": []}}, r'as many texts as answer_start numbers, found \["mat"\] and \[\]'),
+        ({"answers": {"text": 5, "answer_start": None}}, r"as many texts as answer_start numbers, found 5 and null"),
         ({"answers": "mat"}, r'expected answers like \{"text": \["..."\], "answer_start": \[0\]\}, found "mat"'),
         ({"context": " "}, r"row 2: the context is empty"),
         ({"context": None}, r"row 2: the text in column 'context' is missing"),
