@@ -31,6 +31,9 @@ def require_target(target: Path, *, overwrite: bool) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         kind = "a link" if target.is_symlink() else "a file"
         raise SaveError(f"{target}: expected a folder or nothing, found {kind}. Give another name")
+    parent = _existing_parent(target)
+    if not parent.is_dir():
+        raise SaveError(f"{target}: expected a folder at {parent}, found a file. Give another name")
     if not target.exists():
         return
     found = sorted(path.name for path in target.iterdir())

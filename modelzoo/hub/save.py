@@ -197,20 +197,19 @@ def _join_gathers(export: _Export, places: Mapping[str, Slot], error: Exception)
 
 def _write_first(target: Path, export: _Export, places: Mapping[str, Slot], facts: ModelFacts, *, overwrite: bool) -> None:
     """Write the folder on the rank that writes."""
-    require_target(target, overwrite=overwrite)
-    texts = _texts(export, facts)
-    tokenizer = _tokenizer_files(facts.source_folder)
-    extra = sum(len(text) for text in texts.values()) + sum(path.stat().st_size for path in tokenizer.values())
-    require_space(target, export.size_bytes + extra)
     tensors = _tensors(export, places)
     try:
+        require_target(target, overwrite=overwrite)
+        texts = _texts(export, facts)
+        texts |= {name: path.read_bytes() for name, path in _tokenizer_files(facts.source_folder).items()}
+        require_space(target, export.size_bytes + sum(len(text) for text in texts.values()))
         with published(target) as temporary:
             for name, spec in export.files.items():
                 write_safetensors(temporary / name, spec, (next(tensors) for _ in spec))
             for name, text in texts.items():
                 _write(temporary / name, text)
-            for name, path in tokenizer.items():
-                _write(temporary / name, path.read_bytes())
+    except SaveError:
+        raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise _Interrupted(f"{target}: could not be written ({reason}); what was there before is as it was", tensors) from error
