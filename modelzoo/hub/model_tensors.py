@@ -72,7 +72,8 @@ def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 def gathered(tensor: Tensor) -> Tensor:
     """Return the whole tensor: of a DTensor all ranks must ask for it together."""
-    return tensor.detach().full_tensor() if is_sharded(tensor) else tensor.detach()
+    with torch.no_grad():
+        return tensor.full_tensor() if is_sharded(tensor) else tensor.detach()
 
 
 def local_box(tensor: "DTensor") -> list[slice] | None:

@@ -133,7 +133,7 @@ class SafetensorsFile:
         return result
 
     def _fill(self, tensor: Tensor, offset: int, key: str) -> None:
-        buffer = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        buffer = tensor.reshape(-1).view(torch.uint8).numpy().data
         while buffer:
             try:
                 count = os.preadv(self._descriptor, [buffer[:_LARGEST_READ]], offset)
@@ -246,6 +246,6 @@ def write_safetensors(path: Path, tensors: Mapping[str, tuple[torch.dtype, Seque
             dtype, shape = tensors[key]
             if value.dtype != dtype or tuple(value.shape) != tuple(shape):
                 raise ValueError(f"{key}: expected {dtype} {list(shape)}, found {value.dtype} {list(value.shape)}")
-            file.write(memoryview(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+            file.write(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         file.flush()
         os.fsync(file.fileno())
