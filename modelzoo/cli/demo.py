@@ -21,7 +21,7 @@ def demo(ctx: typer.Context) -> None:
     show_log()
     from modelzoo.training import train
 
-    result = train(resolved.settings)
+    result = train(resolved.settings, recipe_file=resolved.file)
     say_result(result)
     if is_first_process() and result.final is not None:
         _prove(str(result.final))

@@ -30,7 +30,7 @@ COMMANDS = (
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
     Command("", resume, "RUN", "continue a run exactly where it stopped"),
     Command("use", evaluate, "RUN|MODEL data=FILE", "metrics on rows of your own", takes_settings=True, name="eval"),
-    Command("", predict, "RUN|MODEL --text TEXT", "labels for texts"),
+    Command("", predict, "RUN|MODEL --text TEXT", "labels for texts", takes_settings=True),
     Command("models", models, "", "families that can be loaded"),
     Command("", convert, "SRC DST", "a checkpoint to a plain Hugging Face folder"),
     Command("", verify, "FOLDER", "logits and gradients against transformers"),

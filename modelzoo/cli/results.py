@@ -1,7 +1,6 @@
 """What a command says of a run: its log lines while it goes, and where everything is when it ends."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +22,13 @@ class _SayHandler(logging.Handler):
 
 
 def show_log() -> None:
-    """Let the first process show what modelzoo logs from INFO on; other libraries keep their own settings."""
+    """Let the first process show what a run says of itself, and the warnings of the rest of modelzoo."""
     logger = logging.getLogger("modelzoo")
     if is_first_process() and not any(isinstance(handler, _SayHandler) for handler in logger.handlers):
         logger.addHandler(_SayHandler())
-        logger.setLevel(logging.INFO)
+        logger.setLevel(logging.WARNING)
         logger.propagate = False
+        logging.getLogger("modelzoo.training").setLevel(logging.INFO)
 
 
 def quiet_transformers() -> None:
@@ -45,35 +45,13 @@ def model_folder(run_or_model: str) -> str:
 
 
 def say_result(result: "RunResult") -> None:
-    """Say how a run ended, where its result is, and what can be done next.
+    """Say where a run's result is and what can be done next; how good it is, the run has said itself.
 
     Raises:
         Ended: The run was stopped and can be resumed; 75 after SIGTERM, 130 after Ctrl-C.
     """
     if result.final is None:
-        say(f"\nstopped  at step {result.step} of {result.total_steps}; everything is saved")
-        say(f"go on    {result.resume_command}")
         raise Ended(result.exit_code)
-    say(f"\ndone     {result.step} steps in {_time(result.seconds)}")
-    rows = [[split, text] for split, text in _scores(result)]
-    rows += [
-        ["final", str(result.final)],
-        ["predict", f"modelzoo predict {result.folder} --text TEXT"],
-        ["verify", f"modelzoo verify {result.folder}"],
-    ]
-    say(columns(rows, indent=0, gap=2))
-
-
-def _scores(result: "RunResult") -> Iterator[tuple[str, str]]:
-    """Yield the scores of the kept weights, the majority baseline beside the accuracy."""
-    if result.best_metric is not None:
-        baseline = "" if result.majority is None else f"; always the commonest label: accuracy {result.majority:.4f}"
-        yield "best", f"{result.metric} {result.best_metric:.4f} at step {result.best_step}{baseline}"
-    if result.test:
-        yield "test", "  ".join(f"{name} {value:.4f}" for name, value in result.test.items())
-
-
-def _time(seconds: float) -> str:
-    """Return a duration as 0:42 or 2:05:07."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    rows = [["final", str(result.final)]]
+    rows += [["next", f"modelzoo {command}"] for command in (f"predict {result.folder} --text TEXT", f"verify {result.folder}")]
+    say(columns(rows, indent=0, gap=4))

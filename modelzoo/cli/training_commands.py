@@ -30,7 +30,7 @@ def train(
     show_log()
     from modelzoo.training import train as start
 
-    say_result(start(resolved.settings))
+    say_result(start(resolved.settings, recipe_file=resolved.file))
 
 
 def resume(run: Annotated[Path, typer.Argument(help="Folder of a run that was stopped, as runs/bert-boolq-001.")]) -> None:

@@ -75,6 +75,9 @@ def resolve_settings(recipe: str, overrides: Sequence[str] = ()) -> Resolved:
                 notes.append(f"{'.'.join(other)}={values[other].value} of the recipe gives way to {'.'.join(path)}")
                 del values[other]
     values |= typed
+    for path, setting in values.items():
+        if (problem := missing_file(path, setting.value)) is not None:
+            problems.append(f"{setting.name}={problem} ({setting.origin})")
     settings = _validate(values, problems)
     if settings is None or problems:
         raise ConfigError(_report(recipe, problems))
@@ -111,8 +114,6 @@ def _read(settings: Iterable[Setting], base: Path, problems: list[str], notes: l
             path, is_typed = resolved.path, resolved.text is not None
             value = absolute(path, _as_text(resolved), base, is_typed=is_typed)
             resolved = dataclasses.replace(resolved, value=value)
-            if (problem := missing_file(path, value)) is not None:
-                problems.append(f"{resolved.name}={problem} ({resolved.origin})")
             earlier = values.get(path)
             if earlier is not None and earlier.value != value:
                 found = f"{show_value(earlier.value)} and {show_value(value)}"

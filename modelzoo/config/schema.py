@@ -92,7 +92,7 @@ class DataSettings(_Section):
     test: Annotated[str | None, Key("", ("test_file",))] = None
     """Test rows, in the same forms; evaluated once, at the end, with the kept weights."""
     columns: dict[str, str] = Field(default_factory=dict)
-    """Which column holds what ({text: question, pair: passage, label: answer}); empty detects known forms."""
+    """Which column plays which role ({text_a: question, text_b: passage, label: answer}); roles left out are found by name."""
     label_names: Annotated[list[str] | None, Field(min_length=1)] = None
     """Names of the labels in the order of their ids; null takes them from the data and the model's config."""
     max_length: Annotated[int, Field(ge=4, le=1_048_576), Key("tokens", ("max_seq_length", "max_seq_len"))] = 512

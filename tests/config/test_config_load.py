@@ -202,8 +202,8 @@ def test_contradicting_settings_of_one_source_are_refused(tmp_path: Path) -> Non
 
 
 def test_text_settings_keep_digits_as_they_are_typed() -> None:
-    settings = load_settings("bert-boolq", ["output.name=007", "model.revision=1.10", "data.columns.text=question"])
-    assert (settings.output.name, settings.model.revision, settings.data.columns) == ("007", "1.10", {"text": "question"})
+    settings = load_settings("bert-boolq", ["output.name=007", "model.revision=1.10", "data.columns.text_a=question"])
+    assert (settings.output.name, settings.model.revision, settings.data.columns) == ("007", "1.10", {"text_a": "question"})
 
 
 def test_unknown_recipe_suggests_and_lists() -> None:
