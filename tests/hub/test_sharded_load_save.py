@@ -171,8 +171,7 @@ class TinyModel(nn.Module):
 
 def operations_sharded(folder: Path, out: Path) -> None:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     from modelzoo.converters import registry
     from modelzoo.runtime import connect
@@ -183,10 +182,13 @@ def operations_sharded(folder: Path, out: Path) -> None:
     expected = TABLE.to_ours(stored)
     with connect(device="cpu") as world:
         mesh = init_device_mesh("cpu", (world.world_size,))
-        for dim in (0, 1):
+        for dim in (0, 1, None):
             model = TinyModel()
-            place = {id(model.up.bias): 0}
-            fully_shard(model, mesh=mesh, shard_placement_fn=lambda p, place=place, dim=dim: Shard(place.get(id(p), dim)))
+            for name, parameter in list(model.named_parameters()):
+                place = Replicate() if dim is None else Shard(min(dim, parameter.ndim - 1))
+                path, _, attribute = name.rpartition(".")
+                placed = nn.Parameter(distribute_tensor(parameter.detach(), mesh, [place]))
+                setattr(model.get_submodule(path), attribute, placed)
             load_weights(model, folder, facts)
             for name, parameter in model.named_parameters():
                 assert torch.equal(parameter.detach().full_tensor(), expected[name]), (name, dim)
@@ -209,5 +211,5 @@ def test_every_operation_is_loaded_and_saved_sharded(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     save_file({key: torch.randn(shape) for key, shape in shapes.items()}, tmp_path / "in" / "model.safetensors", {"format": "pt"})
     run_distributed(operations_sharded, 2, tmp_path / "in", tmp_path / "out")
-    for dim in (0, 1):
+    for dim in (0, 1, None):
         assert (tmp_path / f"out{dim}" / "model.safetensors").read_bytes() == (tmp_path / "in" / "model.safetensors").read_bytes()
