@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo.converters import Task
-from modelzoo.errors import ConfigError, DataError
+from modelzoo.errors import ConfigError
 from modelzoo.layers import (
     Attention,
     Dropout,
@@ -26,9 +26,10 @@ from modelzoo.layers import (
     activation,
 )
 from modelzoo.models.heads import LinearHead, MaskedLmHead, Pooler
-from modelzoo.models.inputs import check_ids, check_labels, check_length, check_mask
+from modelzoo.models.inputs import check_ids, check_length, check_shape
 from modelzoo.models.losses import IGNORED, cross_entropy, span_loss
 from modelzoo.models.model import Model, ModelConfig, ModelOutput
+from modelzoo.models.targets import require_label_kind, span_targets, targets
 
 __all__ = ["EncoderConfig", "EncoderModel", "TextEmbeddings"]
 
@@ -212,7 +213,8 @@ class EncoderModel(Model):
             attention_mask: (B, T), non-zero where there is a token; None when all are.
             token_type_ids: (B, T) int64 in [0, type_vocab_size); None for zeros.
             position_ids: (B, T) int64 rows of the position table, as Hugging Face counts them; None for the family's own count.
-            labels: "classification": (B,) int64; "token_classification" and "masked_lm": (B, T) int64; -100 is ignored.
+            labels: "classification": (B,) int64; "token_classification" and "masked_lm": (B, T) int64; -100 is ignored, and so is
+                what stands at padding.
             start_positions: "question_answering": (B,) int64 column of the answer's first token.
             end_positions: "question_answering": (B,) int64 column of its last token.
 
@@ -223,7 +225,7 @@ class EncoderModel(Model):
         Raises:
             DataError: An id, a type, a label or a length is out of range, or labels were given that the task does not take.
         """
-        self._check_labels_fit(labels, start_positions, end_positions)
+        require_label_kind(self.task, labels, start_positions, end_positions)
         layout = self._layout(input_ids, attention_mask, token_type_ids, position_ids)
         segments = None if token_type_ids is None else layout.pack(token_type_ids)
         hidden = self.embeddings(layout.pack(input_ids), segments, layout.positions)
@@ -241,9 +243,7 @@ class EncoderModel(Model):
         scores = layout.unpack(self.head(hidden))
         if self.task == "question_answering":
             return self._answer(scores, layout, attention_mask, start_positions, end_positions)
-        if labels is not None:
-            check_labels("labels", labels, layout.batch_shape, self.config.num_labels)
-        return ModelOutput(loss=None if labels is None else cross_entropy(scores, labels), logits=scores)
+        return self._scored(scores, labels, layout)
 
     def _layout(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None, position_ids: Tensor | None
@@ -252,31 +252,23 @@ class EncoderModel(Model):
         check_ids("input_ids", input_ids, self.config.vocab_size, "vocab_size")
         if token_type_ids is not None:
             check_ids("token_type_ids", token_type_ids, self.config.type_vocab_size, "type_vocab_size")
+            check_shape("token_type_ids", token_type_ids, input_ids)
         table = self.embeddings.position
         if position_ids is not None:
             check_ids("position_ids", position_ids, table.num_embeddings, "max_positions")
+            check_shape("position_ids", position_ids, input_ids, may_be_one_row=True)
             positions: Tensor | None = position_ids - table.offset
         else:
             positions = self.positions(input_ids)
         if attention_mask is None:
             layout = Layout.dense(*input_ids.shape, positions=positions, device=input_ids.device)
         else:
-            check_mask(attention_mask, input_ids)
+            check_shape("attention_mask", attention_mask, input_ids)
             layout = Layout.packed(attention_mask, positions)
         longest = int(layout.positions.max()) + 1 if layout.positions.numel() else 0
         note = f"{table.num_embeddings} positions" + (f", padding_idx {table.padding_idx}" if table.offset else "")
         check_length(longest, self.max_length, note)
         return layout
-
-    def _check_labels_fit(self, labels: Tensor | None, starts: Tensor | None, ends: Tensor | None) -> None:
-        is_span = self.task == "question_answering"
-        if labels is not None and (is_span or self.task == "base"):
-            wanted = "start_positions and end_positions" if is_span else "no labels"
-            raise DataError(f"labels were given to a model for {self.task}, which takes {wanted}")
-        if (starts is not None or ends is not None) and not is_span:
-            raise DataError(f"start_positions or end_positions were given to a model for {self.task}, which takes labels")
-        if (starts is None) != (ends is None):
-            raise DataError("start_positions and end_positions belong together; one of them is missing")
 
     def _classify(self, hidden: Tensor, layout: Layout, labels: Tensor | None) -> ModelOutput:
         first = layout.first_rows()
@@ -284,24 +276,22 @@ class EncoderModel(Model):
         if self.pooler is not None:
             pooled = self.pooler(pooled)
         assert self.head is not None
-        logits = self.head(pooled)
+        return self._scored(self.head(pooled), labels, layout)
+
+    def _scored(self, logits: Tensor, labels: Tensor | None, layout: Layout) -> ModelOutput:
         if labels is None:
             return ModelOutput(logits=logits)
-        check_labels("labels", labels, layout.batch_shape[:1], self.config.num_labels)
-        return ModelOutput(loss=cross_entropy(logits, labels), logits=logits)
+        wanted = targets(labels, layout, tuple(logits.shape[:-1]), logits.shape[-1])
+        return ModelOutput(loss=cross_entropy(logits, wanted), logits=logits)
 
     def _score_tokens(self, hidden: Tensor, layout: Layout, labels: Tensor | None) -> ModelOutput:
         assert self.head is not None
-        if labels is None:
-            return ModelOutput(logits=layout.unpack(self.head(hidden, self.embeddings.token)))
-        check_labels("labels", labels, layout.batch_shape, self.config.vocab_size)
-        if not self.training:
-            logits = layout.unpack(self.head(hidden, self.embeddings.token))
-            return ModelOutput(loss=cross_entropy(logits, labels), logits=logits)
-        targets = layout.pack(labels).flatten()
-        supervised = targets != IGNORED
+        if labels is None or not self.training:
+            return self._scored(layout.unpack(self.head(hidden, self.embeddings.token)), labels, layout)
+        wanted = layout.pack(targets(labels, layout, layout.batch_shape, self.config.vocab_size)).flatten()
+        supervised = wanted != IGNORED
         scores = self.head(hidden.flatten(0, -2)[supervised], self.embeddings.token)
-        return ModelOutput(loss=cross_entropy(scores, targets[supervised]))
+        return ModelOutput(loss=cross_entropy(scores, wanted[supervised]))
 
     def _answer(
         self, scores: Tensor, layout: Layout, mask: Tensor | None, starts: Tensor | None, ends: Tensor | None
@@ -311,7 +301,5 @@ class EncoderModel(Model):
         start_logits, end_logits = scores.unbind(-1)
         if starts is None or ends is None:
             return ModelOutput(start_logits=start_logits, end_logits=end_logits)
-        rows, width = layout.batch_shape
-        check_labels("start_positions", starts, (rows,), width)
-        check_labels("end_positions", ends, (rows,), width)
+        starts, ends = span_targets("start_positions", starts, layout), span_targets("end_positions", ends, layout)
         return ModelOutput(loss=span_loss(start_logits, end_logits, starts, ends), start_logits=start_logits, end_logits=end_logits)

@@ -6,7 +6,14 @@ from torch import Tensor
 from modelzoo.errors import DataError
 from modelzoo.models.losses import IGNORED
 
-__all__ = ["check_ids", "check_labels", "check_length", "check_mask"]
+__all__ = ["check_ids", "check_labels", "check_left_padded", "check_length", "check_shape"]
+
+_ID_HINTS = {
+    "input_ids": "use the tokenizer that belongs to this model",
+    "token_type_ids": "leave them out, or use the tokenizer that belongs to this model",
+    "decoder_input_ids": "use the tokenizer that belongs to this model",
+    "position_ids": "leave them out, or count within the position table",
+}
 
 
 def check_ids(name: str, ids: Tensor, size: int, size_name: str) -> None:
@@ -31,23 +38,25 @@ def check_ids(name: str, ids: Tensor, size: int, size_name: str) -> None:
     if low < 0 or high >= size:
         row, column = ((ids < 0) | (ids >= size)).nonzero()[0].tolist()
         raise DataError(
-            f"{name}: row {row}, position {column}: id {int(ids[row, column])} is not below {size_name}={size}; "
-            "use the tokenizer that belongs to this model"
+            f"{name}: row {row}, position {column}: id {int(ids[row, column])} is not in 0 to {size - 1} "
+            f"({size_name}={size}); {_ID_HINTS[name]}"
         )
 
 
-def check_mask(mask: Tensor, ids: Tensor) -> None:
-    """Refuse an attention mask of another shape than the ids.
+def check_shape(name: str, tensor: Tensor, ids: Tensor, *, may_be_one_row: bool = False) -> None:
+    """Refuse what goes with the ids but has another shape.
 
     Args:
-        mask: Expected (B, T), non-zero where there is a token.
+        name: Argument, as "attention_mask".
+        tensor: Expected (B, T).
         ids: (B, T).
+        may_be_one_row: Whether (1, T) is taken for all rows.
 
     Raises:
         DataError: Names both shapes.
     """
-    if mask.shape != ids.shape:
-        raise DataError(f"attention_mask must have the shape of input_ids, {tuple(ids.shape)}, found {tuple(mask.shape)}")
+    if tensor.shape != ids.shape and not (may_be_one_row and tensor.shape == ids[:1].shape):
+        raise DataError(f"{name} must have the shape of input_ids, {tuple(ids.shape)}, found {tuple(tensor.shape)}")
 
 
 def check_length(longest: int, limit: int, explanation: str) -> None:
@@ -87,3 +96,22 @@ def check_labels(name: str, labels: Tensor, shape: tuple[int, ...], num_labels: 
         value = int(labels[tuple(place)])
         where = f"row {place[0]}" + (f", position {place[1]}" if len(place) > 1 else "")
         raise DataError(f"{name}: {where}: {value} is not in 0 to {num_labels - 1}; the one label that is ignored is {IGNORED}")
+
+
+def check_left_padded(mask: Tensor) -> None:
+    """Refuse a prompt whose last column is padding, or that has padding between its tokens: what follows would follow the padding.
+
+    Args:
+        mask: (B, T) bool.
+
+    Raises:
+        DataError: Names the row.
+    """
+    present = mask.long()
+    broken = (present[:, 1:] < present[:, :-1]).any(1) | ~mask[:, -1]
+    if broken.any():
+        row = int(broken.nonzero()[0])
+        raise DataError(
+            f"attention_mask: row {row}: padding stands after a token, and a continuation would follow the padding; "
+            "pad prompts on the left"
+        )

@@ -1,5 +1,6 @@
 """RoBERTa (Liu et al., 2019) and XLM-R (Conneau et al., 2020): BERT's encoder, with positions counted from padding_idx + 1."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,10 +79,14 @@ class Roberta(EncoderModel):
         return present.cumsum(1) * present - 1
 
     def build_head(self, config: EncoderConfig, task: Task) -> nn.Module | None:
-        """Return the head of a task; the classifier has a dense layer of its own in place of a pooler."""
+        """Return the head of a task.
+
+        The classifier has a dense layer of its own in place of a pooler. The language-model head has gelu whatever the config's
+        activation is, as fairseq and transformers do.
+        """
         if task == "classification":
             return DenseHead(config.hidden_size, config.num_labels, dropout=config.head_dropout)
-        return super().build_head(config, task)
+        return super().build_head(dataclasses.replace(config, activation="gelu"), task)
 
 
 class XlmRoberta(Roberta):
