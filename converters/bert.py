@@ -1,33 +1,14 @@
 """BERT (Devlin et al., 2018): Hugging Face's names and fields beside ours. Tables only."""
 
+from collections.abc import Mapping as MappingABC
+from typing import Any
+
 from modelzoo.converters.config_table import ConfigTable, Field, Require, boolean, choice, number, probability, size, token_id
 from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
+from modelzoo.converters.names import ACTIVATIONS
 
-__all__ = ["ACTIVATIONS", "BERT", "ENCODER_REQUIREMENTS", "ENCODER_SIZES", "OLD_ENDINGS", "encoder_fields", "encoder_rules"]
-
-# Those of modelzoo.layers, which this package does not import; a test compares the two.
-ACTIVATIONS = (
-    "gelu",
-    "gelu_10",
-    "gelu_accurate",
-    "gelu_fast",
-    "gelu_new",
-    "gelu_python",
-    "gelu_python_tanh",
-    "gelu_pytorch_tanh",
-    "leaky_relu",
-    "linear",
-    "mish",
-    "quick_gelu",
-    "relu",
-    "relu2",
-    "relu6",
-    "sigmoid",
-    "silu",
-    "swish",
-    "tanh",
-)
+__all__ = ["BERT", "ENCODER_REQUIREMENTS", "ENCODER_SIZES", "OLD_ENDINGS", "encoder_fields", "encoder_rules"]
 
 # TensorFlow's names for the two halves of a LayerNorm, in files from before 2020. Only as whole components.
 OLD_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
@@ -129,7 +110,7 @@ _OTHER_HEADS = {
 }
 
 
-def _mapping(task: Task, tied: bool) -> Mapping:
+def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     rules = encoder_rules("bert.")
     ignore = [_POSITION_IDS, _NEXT_SENTENCE]
     ties: tuple[Tied, ...] = ()

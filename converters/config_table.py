@@ -11,7 +11,7 @@ from typing import Any
 
 from modelzoo.errors import ConfigError, closest, listing
 
-__all__ = ["ConfigTable", "Field", "Require", "boolean", "choice", "number", "probability", "size", "token_id"]
+__all__ = ["ConfigTable", "Derived", "Field", "Require", "boolean", "choice", "number", "probability", "size", "token_id"]
 
 Check = Callable[[object], str | None]
 """Returns None when a value is fine, else what is expected."""
@@ -85,12 +85,32 @@ class Field:
         theirs: The field's name in config.json.
         default: What an absent field means: transformers' own default for the family.
         check: What values are allowed.
+        default_from: What null (and an absent field whose default is None) means, from the other fields; None: null itself.
     """
 
     ours: str
     theirs: str
     default: Any
     check: Check
+    default_from: Callable[[Mapping[str, Any]], Any] | None = None
+
+    def read(self, source: Mapping[str, Any]) -> Any:
+        """Return the argument's value."""
+        value = source.get(self.theirs, self.default)
+        return self.default_from(source) if value is None and self.default_from is not None else value
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Arguments of our config that no single field holds.
+
+    Attributes:
+        read: Returns the arguments by name from a config.json; raises ConfigError, whose message is one line of the error.
+        write: Puts the arguments into a config.json.
+    """
+
+    read: Callable[[Mapping[str, Any]], dict[str, Any]]
+    write: Callable[[Mapping[str, Any], dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -117,10 +137,12 @@ class ConfigTable:
     Attributes:
         fields: The table.
         require: What is refused.
+        derived: Arguments that no single field holds.
     """
 
     fields: tuple[Field, ...]
     require: tuple[Require, ...] = ()
+    derived: tuple[Derived, ...] = ()
 
     def to_ours(self, source: Mapping[str, Any], task: str = "base") -> dict[str, Any]:
         """Read our config's arguments from a config.json.
@@ -135,11 +157,18 @@ class ConfigTable:
         problems = [*self._unmet(source, task)]
         values: dict[str, Any] = {}
         for field in self.fields:
-            values[field.ours] = source.get(field.theirs, field.default)
-            expected = field.check(values[field.ours])
+            stated = source.get(field.theirs, field.default)
+            expected = None if stated is None and field.default_from is not None else field.check(stated)
             if expected is not None:
-                problems.append(f"{field.theirs}: expected {expected}, found {_shown(values[field.ours])}")
+                problems.append(f"{field.theirs}: expected {expected}, found {_shown(stated)}")
         problems += _label_problems(source)
+        if not problems:  # what is derived from other fields needs those to be right
+            values = {field.ours: field.read(source) for field in self.fields}
+            for part in self.derived:
+                try:
+                    values |= part.read(source)
+                except ConfigError as error:
+                    problems.append(str(error))
         if problems:
             raise ConfigError(f"config.json cannot be used:\n{listing(problems)}")
         values["label_names"] = read_label_names(source)
@@ -156,8 +185,11 @@ class ConfigTable:
         """
         result = dict(source or {})
         for field in self.fields:
-            if source is None or not _same(source.get(field.theirs, field.default), values[field.ours]):
+            if source is None or not _same(field.read(source), values[field.ours]):
                 result[field.theirs] = values[field.ours]
+        for part in self.derived:
+            if source is None or any(not _same(value, values[name]) for name, value in part.read(source).items()):
+                part.write(values, result)
         if source is None:
             result.update({need.theirs: need.allowed[0] for need in self.require if isinstance(need.allowed[0], bool)})
         _write_labels(result, values.get("num_labels", 2), values.get("label_names"))

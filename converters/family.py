@@ -13,7 +13,9 @@ from modelzoo.errors import ConfigError, listing
 
 __all__ = ["FamilyConverter", "Task", "raise_if_sizes_differ", "size_problems"]
 
-Task = Literal["base", "masked_lm", "causal_lm", "seq2seq_lm", "classification", "token_classification", "question_answering"]
+Task = Literal[
+    "base", "encoder", "masked_lm", "causal_lm", "seq2seq_lm", "classification", "token_classification", "question_answering"
+]
 """What a model is for: its backbone alone, or with the head of that task."""
 
 
@@ -26,33 +28,37 @@ class FamilyConverter:
         table: The config's fields.
         architectures: The class that transformers has for each task.
         also: Other classes whose files are of a task, such as BertForPreTraining.
-        mappings: Returns the table of tensor names for a task, with the output layer tied to the embedding or not.
+        mappings: Returns the table of tensor names for a task, with the output layer tied to the embedding or not, and for some
+            families by the config's arguments.
         new_parts: Beginnings of our names that a file may lack: they start anew and are reported.
         sizes: For some of our names (with placeholders), the config's fields that give their shape.
         counts: For each placeholder, the config's field that gives its count.
+        is_tied_by_tensors: Whether a file's tensors, and not its config, say if the output layer is the token embedding.
     """
 
     model_type: str
     table: ConfigTable
     architectures: MappingABC[Task, str]
-    mappings: Callable[[Task, bool], Mapping]
+    mappings: Callable[[Task, bool, MappingABC[str, Any]], Mapping]
     also: MappingABC[str, Task] = field(default_factory=dict)
     new_parts: tuple[str, ...] = ("head.", "pooler.")
     sizes: MappingABC[str, tuple[str, ...]] = field(default_factory=dict)
     counts: MappingABC[str, str] = field(default_factory=lambda: {"layer": "num_layers"})
+    is_tied_by_tensors: bool = False
 
-    def weights(self, task: Task, *, tied: bool = True) -> Mapping:
+    def weights(self, task: Task, *, tied: bool = True, values: MappingABC[str, Any] | None = None) -> Mapping:
         """Return the table of tensor names.
 
         Args:
             task: One of the family's tasks.
             tied: Whether the output layer of a language model is the token embedding.
+            values: Our config's arguments, for families whose names depend on them.
 
         Raises:
             ConfigError: The family has no such task.
         """
         self.require_task(task)
-        return self.mappings(task, tied)
+        return self.mappings(task, tied, values or {})
 
     def require_task(self, task: str) -> None:
         """Check that the family has a task.

@@ -2,7 +2,8 @@
 
 Every operation goes from Hugging Face's tensors to ours; `inverse` is the way back. It is derived from the operation's own
 arguments, so a table never states it. All of them move elements and compute nothing: values, and gradients as well, pass
-through unchanged. They are written with torch functions that plain tensors and DTensors share.
+through unchanged. They are written with torch functions that plain tensors and DTensors share; RotaryPermute alone needs the
+whole tensor, since it picks rows from everywhere.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from modelzoo.errors import CheckpointError
 
-__all__ = ["Concat", "Copy", "Operation", "RotaryPermute", "Shape", "Split", "Stack", "Transpose", "Unstack"]
+__all__ = ["Chain", "Concat", "Copy", "Operation", "RotaryPermute", "Shape", "Split", "Stack", "Transpose", "Unstack"]
 
 Shape = tuple[int, ...]
 """The sizes of a tensor, outermost first."""
@@ -252,3 +253,29 @@ class Unstack:
         fits = len(shapes) == 1 and len(shapes[0]) >= 1 and shapes[0][0] == self.count
         _expect(fits, self, f"1 tensor with a first dim of {self.count}", list(shapes))
         return [shapes[0][1:]] * self.count
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One operation after another: GPT-2's fused and transposed qkv is split, then each part transposed.
+
+    Attributes:
+        first: The operation on Hugging Face's tensors.
+        second: The operation on its results.
+    """
+
+    first: Operation
+    second: Operation
+
+    @property
+    def inverse(self) -> "Chain":
+        """The inverses in the other order."""
+        return Chain(self.second.inverse, self.first.inverse)
+
+    def apply(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Map the tensors through both."""
+        return self.second.apply(self.first.apply(tensors))
+
+    def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        """Return the shapes that both give."""
+        return self.second.shapes(self.first.shapes(shapes))

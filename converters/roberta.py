@@ -3,7 +3,9 @@
 The encoder's names are BERT's; heads, prefix and some defaults differ. XLM-R is RoBERTa with other class names.
 """
 
+from collections.abc import Mapping as MappingABC
 from dataclasses import replace
+from typing import Any
 
 from modelzoo.converters.bert import ENCODER_REQUIREMENTS, ENCODER_SIZES, OLD_ENDINGS, encoder_fields, encoder_rules
 from modelzoo.converters.config_table import ConfigTable, Field, size
@@ -32,7 +34,7 @@ _OTHER_HEADS = {
 }
 
 
-def _mapping(task: Task, tied: bool) -> Mapping:
+def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     rules = encoder_rules("roberta.")
     ignore = [_POSITION_IDS]
     ties: tuple[Tied, ...] = ()

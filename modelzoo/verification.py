@@ -1,5 +1,6 @@
 """Proof that a checkpoint means here what it means in transformers: the same batch through both, outputs and gradients compared."""
 
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,27 +111,36 @@ def verification_batch(model: Model, *, seed: int = 0) -> dict[str, Tensor]:
     """Return inputs and labels for a model: rows of unequal length, both token types where it has two.
 
     Args:
-        model: It gives sizes and task.
+        model: It gives sizes, task and what its forward takes.
         seed: Of the batch's own generator.
 
     Returns:
-        (4, T) int64 each, T at most 48: input_ids, attention_mask, token_type_ids, and labels where the loss is compared.
+        (4, T) int64 each, T at most 48: input_ids, attention_mask, what else the forward takes, and labels where the loss is
+        compared.
     """
     generator = torch.Generator().manual_seed(seed)
-    values = model.config.values()
+    values, takes = model.config.values(), inspect.signature(model.forward).parameters
     length = min(_MOST_TOKENS, model.max_length)
     lengths = torch.tensor([length, max(1, length - 1), max(1, length // 2), 1 + (length > 2)])
     mask = (torch.arange(length)[None, :] < lengths[:, None]).long()
     ids = torch.randint(0, values["vocab_size"], (_ROWS, length), generator=generator)
-    pad_id = values["pad_token_id"]
-    # A pad id among the tokens would shift RoBERTa's positions, which count the ids that are not padding.
-    ids = torch.where(ids == pad_id, (ids + 1) % values["vocab_size"], ids)
+    # A pad id among the tokens would shift RoBERTa's positions, and an end would be read by T5's classifier.
+    pad_id = values["pad_token_id"] or 0
+    reserved = {pad_id, values.get("eos_token_id", pad_id)}
+    plain = next(id_ for id_ in range(values["vocab_size"]) if id_ not in reserved)
+    for id_ in reserved:
+        ids = torch.where(ids == id_, plain, ids)
+    if "eos_token_id" in values:
+        ids[torch.arange(_ROWS), lengths - 1] = values["eos_token_id"]
     batch = {"input_ids": torch.where(mask.bool(), ids, pad_id), "attention_mask": mask}
-    types = (torch.arange(length)[None, :] >= lengths[:, None] // 2).long() * mask
-    batch["token_type_ids"] = types if values.get("type_vocab_size", 1) > 1 else torch.zeros_like(types)
+    if "token_type_ids" in takes:
+        types = (torch.arange(length)[None, :] >= lengths[:, None] // 2).long() * mask
+        batch["token_type_ids"] = types if values.get("type_vocab_size", 1) > 1 else torch.zeros_like(types)
+    if "decoder_input_ids" in takes and model.task == "base":
+        batch["decoder_input_ids"] = batch["input_ids"].flip(0)
     if model.task == "classification":
         batch["labels"] = torch.randint(0, values["num_labels"], (_ROWS,), generator=generator)
-    elif model.task in ("token_classification", "masked_lm"):
+    elif model.task in ("token_classification", "masked_lm", "causal_lm", "seq2seq_lm"):
         count = values["num_labels"] if model.task == "token_classification" else values["vocab_size"]
         labels = torch.randint(0, count, (_ROWS, length), generator=generator)
         batch["labels"] = torch.where(mask.bool(), labels, -100)
@@ -165,6 +175,8 @@ def _reference(folder: Path, ours: Model) -> tuple[nn.Module, tuple[str, ...], t
     options = {"dtype": torch.float32, "local_files_only": True, "output_loading_info": True}
     theirs, info = getattr(transformers, name).from_pretrained(folder, **options)
     theirs.eval()
+    if theirs.config.pad_token_id is None:  # GPT-2's classifier finds the last token by it; our batch pads with 0
+        theirs.config.pad_token_id = 0
     return theirs, tuple(sorted(info["missing_keys"])), tuple(sorted(info["unexpected_keys"]))
 
 
@@ -184,7 +196,7 @@ def _scalar(output: Any, mask: Tensor, *, has_pooler: bool) -> Tensor:
     hidden: Tensor = output.last_hidden_state
     weights = torch.linspace(-1, 1, hidden.shape[-1])
     total = (hidden * weights)[real].mean()
-    pooled: Tensor | None = output.pooler_output if has_pooler else None
+    pooled: Tensor | None = getattr(output, "pooler_output", None) if has_pooler else None
     return total if pooled is None else total + (pooled * weights).mean()
 
 
@@ -196,7 +208,7 @@ def _compare_gradients(ours: Model, theirs: nn.Module) -> tuple[float, str, int]
     converter = converter_for(ours.family)
     tied = bool(ours.config.tie_word_embeddings)
     own = {name: _gradient(parameter) for name, parameter in ours.named_parameters()}
-    mapped = converter.weights(ours.task, tied=tied).to_theirs(own)
+    mapped = converter.weights(ours.task, tied=tied, values=ours.config.values()).to_theirs(own)
     worst, worst_name = 0.0, ""
     reference = dict(theirs.named_parameters())
     for name, parameter in reference.items():

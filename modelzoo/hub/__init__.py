@@ -6,5 +6,16 @@ from modelzoo.hub.files import read_config
 from modelzoo.hub.load import LoadReport, load_weights
 from modelzoo.hub.resolve import resolve
 from modelzoo.hub.save import save_pretrained
+from modelzoo.hub.ties import are_tied
 
-__all__ = ["Checkpoint", "LoadReport", "ModelFacts", "load_weights", "open_checkpoint", "read_config", "resolve", "save_pretrained"]
+__all__ = [
+    "Checkpoint",
+    "LoadReport",
+    "ModelFacts",
+    "are_tied",
+    "load_weights",
+    "open_checkpoint",
+    "read_config",
+    "resolve",
+    "save_pretrained",
+]

@@ -37,4 +37,4 @@ class ModelFacts:
     @property
     def mapping(self) -> NameMapping:
         """The table of tensor names for this model."""
-        return self.converter.weights(self.task, tied=bool(self.values.get("tie_word_embeddings", True)))
+        return self.converter.weights(self.task, tied=bool(self.values.get("tie_word_embeddings", True)), values=self.values)

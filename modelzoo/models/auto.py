@@ -16,7 +16,14 @@ __all__ = ["FAMILIES", "from_pretrained", "model_class"]
 FAMILIES: Mapping[str, str] = MappingProxyType(
     {
         "bert": "modelzoo.models.bert:Bert",
+        "gpt2": "modelzoo.models.gpt2:GPT2",
+        "llama": "modelzoo.models.llama:Llama",
+        "mistral": "modelzoo.models.llama:Mistral",
+        "mt5": "modelzoo.models.t5:MT5",
+        "qwen2": "modelzoo.models.llama:Qwen2",
+        "qwen3": "modelzoo.models.llama:Qwen3",
         "roberta": "modelzoo.models.roberta:Roberta",
+        "t5": "modelzoo.models.t5:T5",
         "xlm-roberta": "modelzoo.models.roberta:XlmRoberta",
     }
 )
@@ -29,7 +36,7 @@ def model_class(model_type: str) -> "type[Model]":
     Raises:
         ConfigError: No family has that name; the message lists those that exist.
     """
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         near = closest(str(model_type), FAMILIES)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"model_type={model_type!r} is not known; {hint}known: {', '.join(FAMILIES)}")

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from modelzoo.converters import Task
 from modelzoo.errors import ConfigError, DataError
 from modelzoo.layers import Decoder, Dropout, Embedding, KeyValueCache, Layout, LearnedPositionEmbedding, Linear, activation
+from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.heads import LinearHead
-from modelzoo.models.inputs import check_ids, check_labels, check_length
+from modelzoo.models.inputs import check_ids, check_left_padded, check_length
 from modelzoo.models.lm_loss import lm_loss
 from modelzoo.models.losses import IGNORED, cross_entropy
 from modelzoo.models.model import Model, ModelConfig, ModelOutput
+from modelzoo.models.targets import targets
 
 __all__ = ["DecoderConfig", "DecoderEmbeddings", "DecoderModel"]
 
@@ -201,12 +203,12 @@ class DecoderModel(Model):
         if self.task == "classification":
             last = layout.last_rows()
             pooled = last.spread(self.decoder(hidden, layout, selection=last))
-            return self._scored(pooled, labels, layout.batch_shape[:1])
+            return self._scored(pooled, labels, layout)
         hidden = self.decoder(hidden, layout, caches=caches)
         if self.task == "base":
             return ModelOutput(last_hidden_state=layout.unpack(hidden))
         if self.task == "token_classification":
-            return self._scored(layout.unpack(hidden), labels, layout.batch_shape)
+            return self._scored(layout.unpack(hidden), labels, layout)
         if caches is not None:
             return ModelOutput(logits=self._logits(hidden[:, -1:]))
         return self._language_model(hidden, layout, labels)
@@ -236,13 +238,54 @@ class DecoderModel(Model):
         check_length(longest, self.max_length, f"{self.config.max_positions} positions")
         return layout
 
-    def _scored(self, hidden: Tensor, labels: Tensor | None, shape: tuple[int, ...]) -> ModelOutput:
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, max_new_tokens: int) -> tuple[Tensor, DecodingState]:
+        """Read a prompt and make room for what follows.
+
+        Args:
+            input_ids: (B, T) int64; the prompts end in the last column, so padding is on the left.
+            attention_mask: (B, T), non-zero where there is a token; None when all are.
+            max_new_tokens: Tokens that will follow at most.
+
+        Returns:
+            (B, V) float logits of the next token, and what `decode` goes on from.
+
+        Raises:
+            DataError: A prompt has padding on the right, or prompt and new tokens do not fit the model.
+        """
+        self.require_task("causal_lm")
+        rows, width = input_ids.shape
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        check_left_padded(mask)
+        check_length(width + max_new_tokens, self.max_length, f"a prompt of {width} and {max_new_tokens} new tokens")
+        state = DecodingState(mask, new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight))
+        return self._decode(input_ids, state), state
+
+    def decode(self, ids: Tensor, state: DecodingState) -> Tensor:
+        """Append one token to every sequence and score the next.
+
+        Args:
+            ids: (B,) int64.
+            state: Of `prefill`; it is changed in place.
+
+        Returns:
+            (B, V) float logits.
+        """
+        state.mask = torch.cat([state.mask, state.mask.new_ones(len(ids), 1)], dim=1)
+        return self._decode(ids.unsqueeze(1), state)
+
+    def _decode(self, ids: Tensor, state: DecodingState) -> Tensor:
+        logits = self(ids, attention_mask=state.mask, caches=state.caches).logits
+        assert logits is not None
+        scores: Tensor = logits[:, -1]
+        return scores
+
+    def _scored(self, hidden: Tensor, labels: Tensor | None, layout: Layout) -> ModelOutput:
         assert self.head is not None
         logits = self.head(hidden)
         if labels is None:
             return ModelOutput(logits=logits)
-        check_labels("labels", labels, shape, self.config.num_labels)
-        return ModelOutput(loss=cross_entropy(logits, labels), logits=logits)
+        wanted = targets(labels, layout, tuple(logits.shape[:-1]), self.config.num_labels)
+        return ModelOutput(loss=cross_entropy(logits, wanted), logits=logits)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if self.logit_scale != 1.0:
@@ -253,12 +296,12 @@ class DecoderModel(Model):
     def _language_model(self, hidden: Tensor, layout: Layout, labels: Tensor | None) -> ModelOutput:
         if labels is None:
             return ModelOutput(logits=layout.unpack(self._logits(hidden)))
-        check_labels("labels", labels, layout.batch_shape, self.config.vocab_size)
-        targets = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORED)], dim=1)
+        labels = targets(labels, layout, layout.batch_shape, self.config.vocab_size)
+        following = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORED)], dim=1)
         if not self.training:
             logits = layout.unpack(self._logits(hidden))
-            return ModelOutput(loss=cross_entropy(logits, targets), logits=logits)
+            return ModelOutput(loss=cross_entropy(logits, following), logits=logits)
         table = self.embeddings.token if self.head is None else self.head
         bias = getattr(table, "bias", None)
-        flat = layout.pack(targets).flatten()
+        flat = layout.pack(following).flatten()
         return ModelOutput(loss=lm_loss(hidden.flatten(0, -2) * self.logit_scale, table.weight, flat, bias))

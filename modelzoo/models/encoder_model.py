@@ -76,7 +76,7 @@ class EncoderConfig(ModelConfig):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise ConfigError(f"{name}={value} must lie in 0 to 1, 1 excluded")
-        if self.norm_eps <= 0:
+        if not self.norm_eps > 0:
             raise ConfigError(f"norm_eps={self.norm_eps} must be greater than 0")
         activation(self.activation)
 

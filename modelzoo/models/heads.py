@@ -101,7 +101,9 @@ class MaskedLmHead(nn.Module):
     def __init__(self, hidden_size: int, vocab_size: int, *, activation_name: str, norm_eps: float, is_tied: bool) -> None:
         super().__init__()
         self.dense = Linear(hidden_size, hidden_size)
-        self._activation = activation(activation_name)
+        self.vocab_size = vocab_size
+        self.activation = activation_name
+        self._function = activation(activation_name)
         self.norm = LayerNorm(hidden_size, norm_eps)
         self.decoder = None if is_tied else Linear(hidden_size, vocab_size, bias=False, tensor_split="column")
         self.bias = nn.Parameter(torch.empty(vocab_size))
@@ -121,6 +123,10 @@ class MaskedLmHead(nn.Module):
         Returns:
             (..., V) float.
         """
-        features = self.norm(self._activation(self.dense(hidden)))
+        features = self.norm(self._function(self.dense(hidden)))
         scores: Tensor = embedding.logits(features) if self.decoder is None else self.decoder(features)
         return scores + self.bias
+
+    def extra_repr(self) -> str:
+        """What `print` shows of this head, beside its parts."""
+        return f"vocab_size={self.vocab_size}, activation={self.activation}, {'tied' if self.decoder is None else 'not tied'}"

@@ -4,7 +4,9 @@ RMS norms before every sublayer, rotary positions, grouped key/value heads, a ga
 biases, a sliding window, and a norm on each query and key head; each is a config with its own defaults.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from modelzoo.errors import ConfigError
 from modelzoo.layers import (
@@ -60,8 +62,8 @@ class LlamaConfig(DecoderConfig):
     """Whether the language model's head is the token embedding."""
     rope_theta: float = 10000.0
     """Base of the rotary wavelengths."""
-    rope_scaling: RotaryScaling | None = None
-    """Stretching of the rotary wavelengths for longer sequences."""
+    rope_scaling: Mapping[str, Any] | None = None
+    """Stretching of the rotary wavelengths for longer sequences: the fields of `RotaryScaling`."""
     attention_bias: bool = False
     """Whether query, key and value have a bias."""
     output_bias: bool = False
@@ -153,7 +155,11 @@ class Llama(DecoderModel):
         return Decoder(
             (_block(config, layer) for layer in range(config.num_layers)),
             RMSNorm(config.hidden_size, config.norm_eps),
-            RotaryEmbedding(config.head_size, theta=config.rope_theta, scaling=config.rope_scaling),
+            RotaryEmbedding(
+                config.head_size,
+                theta=config.rope_theta,
+                scaling=None if config.rope_scaling is None else RotaryScaling(**config.rope_scaling),
+            ),
         )
 
 

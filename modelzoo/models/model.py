@@ -7,6 +7,7 @@ offloads them one by one. `tied_parameters()` lists the parameters that a second
 import dataclasses
 import logging
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,8 @@ class ModelConfig:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ConfigError(f"pad_token_id={self.pad_token_id} is not below vocab_size={self.vocab_size}; use an id of the table")
+        if not self.initializer_range >= 0:
+            raise ConfigError(f"initializer_range={self.initializer_range} must be 0 or more")
         if self.label_names is not None and len(self.label_names) != self.num_labels:
             raise ConfigError(f"{len(self.label_names)} label_names were given for num_labels={self.num_labels}; give one a label")
 
@@ -105,6 +108,15 @@ class Model(nn.Module):
         """The longest sequence, in tokens."""
         raise NotImplementedError
 
+    def require_task(self, task: Task) -> None:
+        """Check what this model was built for.
+
+        Raises:
+            ConfigError: It was built for another task.
+        """
+        if self.task != task:
+            raise ConfigError(f"this {type(self).__name__} was built for {self.task}; load it with task={task!r}")
+
     def shard_units(self) -> list[nn.Module]:
         """Return the blocks in forward order."""
         raise NotImplementedError
@@ -117,16 +129,20 @@ class Model(nn.Module):
         """Give layers their first values, with the config's standard deviation, and recompute the buffers that no file holds.
 
         Args:
-            only: Names of the parameters that may change; a layer is touched when all of its own parameters are named, and buffers
-                always. None for all.
+            only: Names of the parameters that may change; buffers are always computed. None for all.
         """
         for prefix, module in self.named_modules():
             initialise = getattr(module, "init_weights", None)
             if module is self or initialise is None:
                 continue
-            own = [f"{prefix}.{name}" for name, _ in module.named_parameters(recurse=False)]
-            if only is None or all(name in only for name in own):
-                initialise(self.config.initializer_range)
+            own = {f"{prefix}.{name}": parameter for name, parameter in module.named_parameters(recurse=False)}
+            kept = {} if only is None else {name: each.detach().clone() for name, each in own.items() if name not in only}
+            if own and len(kept) == len(own):
+                continue
+            initialise(self.config.initializer_range)
+            with torch.no_grad():
+                for name, values in kept.items():
+                    own[name].copy_(values)
 
     @classmethod
     def from_config(cls, config: ModelConfig, task: Task = "base") -> Self:
@@ -205,6 +221,9 @@ class Model(nn.Module):
             raise ConfigError(f"task={task!r} is not one of {cls.__name__}'s tasks; use {', '.join(cls.tasks)}")
         values = converter.read_config(source, task)
         has_other_labels = _choose_labels(values, num_labels, label_names)
+        if converter.is_tied_by_tensors:
+            facts = hub.ModelFacts(cls.family, task, values, source)
+            values["tie_word_embeddings"] = hub.are_tied(folder, facts, allow_pickle=allow_pickle)
         if dropout is not None:
             values |= {name: dropout for name in values if name.endswith("dropout")}
         model = cls._without_values(cls.config_class(**values, source=source), task)
@@ -261,6 +280,9 @@ def _choose_labels(values: dict[str, Any], num_labels: int | None, label_names: 
     if label_names is not None:
         if num_labels is not None and num_labels != len(label_names):
             raise ConfigError(f"{len(label_names)} label_names were given with num_labels={num_labels}; give one of the two")
+        twice = next((name for name, count in Counter(label_names).items() if count > 1), None)
+        if twice is not None:
+            raise ConfigError(f"label_names: {twice!r} stands there twice; give each label a name of its own")
         num_labels = len(label_names)
     if num_labels is None:
         return False

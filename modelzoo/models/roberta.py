@@ -32,6 +32,8 @@ class RobertaConfig(EncoderConfig):
     def __post_init__(self) -> None:
         """Check the values."""
         EncoderConfig.__post_init__(self)
+        if self.pad_token_id is None:
+            raise ConfigError("pad_token_id=None: RoBERTa counts positions from it; give the id of the padding token")
         if self.max_positions <= self.pad_token_id + 1:
             raise ConfigError(
                 f"max_positions={self.max_positions} leaves no position after pad_token_id={self.pad_token_id}; "

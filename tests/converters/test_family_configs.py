@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from modelzoo.converters import FamilyConverter, converter_for, known_model_types
-from modelzoo.converters.bert import ACTIVATIONS
+from modelzoo.converters.names import ACTIVATIONS
 from modelzoo.errors import ConfigError
 from modelzoo.layers.activation import ACTIVATIONS as LAYER_ACTIVATIONS
 

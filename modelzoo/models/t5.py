@@ -1,0 +1,404 @@
+"""T5 (Raffel et al., 2020): an encoder-decoder with bucketed relative positions, RMS norms and no biases.
+
+One class serves T5 v1.0 (ReLU, head tied to the token table and scaled by 1/sqrt(D)), v1.1, FLAN and mT5 (gated, untied, not
+scaled). Whether the head is tied is what the file's tensors say; whether it is scaled is a field of its own.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from modelzoo.converters import Task
+from modelzoo.errors import ConfigError, DataError
+from modelzoo.layers import (
+    Attention,
+    CrossAttentionBlock,
+    Decoder,
+    Dropout,
+    Embedding,
+    Encoder,
+    FeedForward,
+    FeedForwardBlock,
+    Layout,
+    Linear,
+    RelativePositionBias,
+    RMSNorm,
+    SelfAttentionBlock,
+    TransformerBlock,
+    activation,
+)
+from modelzoo.models.decoding import DecodingState, new_caches
+from modelzoo.models.heads import DenseHead, LinearHead
+from modelzoo.models.inputs import check_ids, check_labels, check_shape
+from modelzoo.models.lm_loss import lm_loss
+from modelzoo.models.losses import IGNORED, cross_entropy
+from modelzoo.models.model import Model, ModelConfig, ModelOutput
+from modelzoo.models.targets import targets
+
+__all__ = ["MT5", "T5", "MT5Config", "T5Config"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class T5Config(ModelConfig):
+    """Sizes and options of a T5; the defaults are t5-small's."""
+
+    vocab_size: int = 32128
+    """Rows of the token embedding."""
+    hidden_size: int = 512
+    """D."""
+    head_size: int = 64
+    """H; it need not be hidden_size / num_heads."""
+    intermediate_size: int = 2048
+    """Width of the feed-forward network."""
+    num_layers: int = 6
+    """Blocks of the encoder, at least 1."""
+    num_decoder_layers: int = 6
+    """Blocks of the decoder, at least 1."""
+    num_heads: int = 8
+    """Attention heads of a block."""
+    num_buckets: int = 32
+    """Buckets of the relative positions."""
+    max_distance: int = 128
+    """Distance from which on every pair of tokens is in the last bucket."""
+    dropout: float = 0.1
+    """Probability of dropping a feature, at every place of the model."""
+    classifier_dropout: float = 0.0
+    """Probability of dropping a feature before a classifier."""
+    norm_eps: float = 1e-6
+    """Added to the mean square in every norm."""
+    activation: str = "relu"
+    """Of the feed-forward network, by Hugging Face's name."""
+    is_gated: bool = False
+    """Whether the feed-forward network is gated."""
+    scale_decoder_outputs: bool = True
+    """Whether the head reads the decoder's output divided by sqrt(D) (v1.0)."""
+    eos_token_id: int = 1
+    """Id of the token that ends a text; the classifier reads the last one."""
+    decoder_start_token_id: int = 0
+    """Id of the token that a decoder starts from."""
+    initializer_range: float = 1.0
+    """Hugging Face's `initializer_factor`: a factor on each layer's own standard deviation."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        ModelConfig.__post_init__(self)
+        for name in ("hidden_size", "head_size", "intermediate_size", "num_layers", "num_decoder_layers", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("dropout", "classifier_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must lie in 0 to 1, 1 excluded")
+        if self.norm_eps <= 0:
+            raise ConfigError(f"norm_eps={self.norm_eps} must be greater than 0")
+        activation(self.activation)
+
+
+class T5(Model):
+    """T5 for one of five tasks.
+
+    Equal to transformers' `T5Model`, `T5EncoderModel`, `T5ForConditionalGeneration`, `T5ForSequenceClassification` and
+    `T5ForTokenClassification`. There is no longest sequence: distances beyond `max_distance` look alike.
+
+    Args:
+        config: Sizes and options.
+        task: "base" (encoder and decoder), "encoder", "seq2seq_lm", "classification" or "token_classification".
+    """
+
+    family = "t5"
+    config_class: ClassVar[type[ModelConfig]] = T5Config
+    config: T5Config
+    tasks: ClassVar[tuple[Task, ...]] = ("base", "encoder", "seq2seq_lm", "classification", "token_classification")
+
+    def __init__(self, config: T5Config, task: Task = "seq2seq_lm") -> None:
+        super().__init__(config, task)
+        self.token = Embedding(config.vocab_size, config.hidden_size)
+        self.dropout = Dropout(config.dropout)
+        self.encoder = Encoder(
+            (_block(config, is_decoder=False) for _ in range(config.num_layers)),
+            RMSNorm(config.hidden_size, config.norm_eps),
+            _bias(config, is_bidirectional=True),
+        )
+        self.decoder = self._decoder(config) if task not in ("encoder", "token_classification") else None
+        self.head = self._head(config, task)
+
+    @staticmethod
+    def _decoder(config: T5Config) -> Decoder:
+        return Decoder(
+            (_block(config, is_decoder=True) for _ in range(config.num_decoder_layers)),
+            RMSNorm(config.hidden_size, config.norm_eps),
+            _bias(config, is_bidirectional=False),
+        )
+
+    @staticmethod
+    def _head(config: T5Config, task: Task) -> nn.Module | None:
+        if task == "seq2seq_lm" and not config.tie_word_embeddings:
+            return Linear(config.hidden_size, config.vocab_size, bias=False, tensor_split="column")
+        if task == "classification":
+            return DenseHead(config.hidden_size, config.num_labels, dropout=config.classifier_dropout)
+        if task == "token_classification":
+            return LinearHead(config.hidden_size, config.num_labels, dropout=config.classifier_dropout)
+        return None
+
+    @property
+    def max_length(self) -> int:
+        """A number that no text reaches: relative positions have no end."""
+        return 1 << 30
+
+    def shard_units(self) -> list[nn.Module]:
+        """Return the blocks of the encoder, then those of the decoder."""
+        return [*self.encoder.layers, *(self.decoder.layers if self.decoder is not None else [])]
+
+    def tied_parameters(self) -> list[tuple[str, str]]:
+        """Return the token table, which both stacks read, and a tied head too."""
+        ties = [("token.weight", "decoder")] if self.decoder is not None else []
+        return ties + ([("token.weight", "head")] if self.task == "seq2seq_lm" and self.head is None else [])
+
+    def init_weights(self, only: object = None) -> None:
+        """Give layers their first values by Mesh TensorFlow's rules, and recompute buffers; see `Model.init_weights`."""
+        super().init_weights(only)  # type: ignore[arg-type]  # same meaning, wider type
+        wanted = None if only is None else set(only)  # type: ignore[call-overload]  # a collection of names
+        for name, parameter in self.named_parameters():
+            std = _initial_std(name, self.config)
+            if std is not None and (wanted is None or name in wanted):
+                nn.init.normal_(parameter, std=std * self.config.initializer_range)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> ModelOutput:
+        """Run the model.
+
+        Args:
+            input_ids: (B, S) int64 in [0, vocab_size).
+            attention_mask: (B, S), non-zero where there is a token; None when all are.
+            decoder_input_ids: (B, T) int64; None for `labels` shifted by one, or, for classification, the input shifted by one.
+            decoder_attention_mask: (B, T); None when all are tokens.
+            labels: "seq2seq_lm": (B, T) int64; "classification": (B,); "token_classification": (B, S); -100 is ignored.
+
+        Returns:
+            The loss where labels were given, and the task's scores. `last_hidden_state` is the decoder's for "base", the encoder's
+            for "encoder". While training a seq2seq_lm with labels, `logits` is None: they never exist all at once.
+
+        Raises:
+            DataError: An id or a label is out of range, or an input is missing.
+        """
+        context, context_layout = self._encode(input_ids, attention_mask, decoder_attention_mask)
+        if self.task == "encoder":
+            return ModelOutput(last_hidden_state=context_layout.unpack(context))
+        if self.task == "token_classification":
+            return self._scored(context_layout.unpack(context), labels, context_layout.batch_shape)
+        decoder_ids = self._decoder_ids(input_ids, decoder_input_ids, labels)
+        layout = self._layout("decoder_input_ids", decoder_ids, decoder_attention_mask, is_packed=context_layout.is_packed)
+        assert self.decoder is not None
+        embedded = self.dropout(self.token(layout.pack(decoder_ids)))
+        hidden = self.dropout(self.decoder(embedded, layout, context=context, context_layout=context_layout))
+        if self.task == "base":
+            return ModelOutput(last_hidden_state=layout.unpack(hidden))
+        if self.task == "classification":
+            return self._scored(self._at_last_end(layout.unpack(hidden), input_ids), labels, layout.batch_shape[:1])
+        return self._language_model(hidden, layout, labels)
+
+    def _encode(self, ids: Tensor, mask: Tensor | None, decoder_mask: Tensor | None) -> tuple[Tensor, Layout]:
+        layout = self._layout("input_ids", ids, mask, is_packed=mask is not None or decoder_mask is not None)
+        hidden = self.encoder(self.dropout(self.token(layout.pack(ids))), layout)
+        return self.dropout(hidden), layout
+
+    def _layout(self, name: str, ids: Tensor, mask: Tensor | None, *, is_packed: bool) -> Layout:
+        check_ids(name, ids, self.config.vocab_size, "vocab_size")
+        if not is_packed:
+            return Layout.dense(*ids.shape, device=ids.device)
+        if mask is not None:
+            check_shape(name.replace("input_ids", "attention_mask"), mask, ids)
+        return Layout.packed(torch.ones_like(ids) if mask is None else mask)
+
+    def _decoder_ids(self, input_ids: Tensor, given: Tensor | None, labels: Tensor | None) -> Tensor:
+        if given is not None:
+            return given
+        source = input_ids if self.task == "classification" else labels
+        if source is None or self.task == "base":
+            raise DataError(f"a T5 for {self.task} needs decoder_input_ids" + ("" if self.task == "base" else " or labels"))
+        start = torch.full_like(source[:, :1], self.config.decoder_start_token_id)
+        shifted = torch.cat([start, source[:, :-1]], dim=1)
+        return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id or 0)
+
+    def _at_last_end(self, hidden: Tensor, input_ids: Tensor) -> Tensor:
+        is_end = input_ids == self.config.eos_token_id
+        if not is_end.any(1).all():
+            row = int((~is_end.any(1)).nonzero()[0])
+            raise DataError(f"input_ids: row {row} has no end token {self.config.eos_token_id}; the classifier reads the last one")
+        columns = torch.arange(input_ids.shape[1], device=input_ids.device)
+        last = (columns * is_end).argmax(1)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+    def _scored(self, hidden: Tensor, labels: Tensor | None, shape: tuple[int, ...]) -> ModelOutput:
+        assert self.head is not None
+        logits = self.head(hidden)
+        if labels is None:
+            return ModelOutput(logits=logits)
+        check_labels("labels", labels, shape, self.config.num_labels)
+        return ModelOutput(loss=cross_entropy(logits, labels), logits=logits)
+
+    def _scaled(self, hidden: Tensor) -> Tensor:
+        return hidden * self.config.hidden_size**-0.5 if self.config.scale_decoder_outputs else hidden
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        scaled = self._scaled(hidden)
+        scores: Tensor = self.token.logits(scaled) if self.head is None else self.head(scaled)
+        return scores
+
+    def _language_model(self, hidden: Tensor, layout: Layout, labels: Tensor | None) -> ModelOutput:
+        if labels is None:
+            return ModelOutput(logits=layout.unpack(self._logits(hidden)))
+        labels = targets(labels, layout, layout.batch_shape, self.config.vocab_size)
+        if not self.training:
+            logits = layout.unpack(self._logits(hidden))
+            return ModelOutput(loss=cross_entropy(logits, labels), logits=logits)
+        table = self.token if self.head is None else self.head
+        return ModelOutput(loss=lm_loss(self._scaled(hidden).flatten(0, -2), table.weight, layout.pack(labels).flatten()))
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, max_new_tokens: int) -> tuple[Tensor, DecodingState]:
+        """Encode the input and start a decoder.
+
+        Args:
+            input_ids: (B, S) int64; padding on either side.
+            attention_mask: (B, S), non-zero where there is a token; None when all are.
+            max_new_tokens: Tokens that will be written at most.
+
+        Returns:
+            (B, V) float logits of the first token, and what `decode` goes on from.
+        """
+        self.require_task("seq2seq_lm")
+        assert self.decoder is not None
+        rows, width = input_ids.shape
+        context, layout = self._encode(input_ids, attention_mask, None)
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        like = self.token.weight
+        state = DecodingState(
+            mask=mask.new_ones(rows, 0),
+            caches=new_caches(self.decoder, rows, max_new_tokens + 1, like),
+            context=layout.unpack(context),
+            context_mask=mask,
+            context_caches=new_caches(self.decoder, rows, width, like, of_context=True),
+        )
+        start = torch.full((rows,), self.config.decoder_start_token_id, device=input_ids.device)
+        return self.decode(start, state), state
+
+    def decode(self, ids: Tensor, state: DecodingState) -> Tensor:
+        """Append one token to every sequence and score the next.
+
+        Args:
+            ids: (B,) int64.
+            state: Of `prefill`; it is changed in place.
+
+        Returns:
+            (B, V) float logits.
+        """
+        assert self.decoder is not None
+        assert state.context is not None
+        rows = len(ids)
+        state.mask = torch.cat([state.mask, state.mask.new_ones(rows, 1)], dim=1)
+        hidden = self.decoder(
+            self.dropout(self.token(ids.unsqueeze(1))),
+            Layout.dense(rows, 1, start=state.mask.shape[1] - 1, device=ids.device),
+            context=state.context,
+            context_layout=Layout.dense(rows, state.context.shape[1], mask=state.context_mask, device=ids.device),
+            caches=state.caches,
+            context_caches=state.context_caches,
+        )
+        return self._logits(self.dropout(hidden[:, -1]))
+
+
+def _bias(config: T5Config, *, is_bidirectional: bool) -> RelativePositionBias:
+    return RelativePositionBias(
+        config.num_heads, num_buckets=config.num_buckets, max_distance=config.max_distance, is_bidirectional=is_bidirectional
+    )
+
+
+def _block(config: T5Config, *, is_decoder: bool) -> TransformerBlock:
+    def attention(*, is_causal: bool) -> Attention:
+        return Attention(
+            config.hidden_size,
+            config.num_heads,
+            head_size=config.head_size,
+            bias=False,
+            scale=1.0,
+            dropout=config.dropout,
+            is_causal=is_causal,
+        )
+
+    def norm() -> RMSNorm:
+        return RMSNorm(config.hidden_size, config.norm_eps)
+
+    feed_forward = FeedForward(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        is_gated=config.is_gated,
+        bias=False,
+        dropout=config.dropout,
+    )
+    own = SelfAttentionBlock(attention(is_causal=is_decoder), norm(), dropout=config.dropout)
+    cross = CrossAttentionBlock(attention(is_causal=False), norm(), dropout=config.dropout) if is_decoder else None
+    return TransformerBlock(own, FeedForwardBlock(feed_forward, norm(), dropout=config.dropout), cross)
+
+
+def _initial_std(name: str, config: T5Config) -> float | None:
+    """Return the standard deviation of a weight before `initializer_range`, or None where the layer's own rule holds."""
+    hidden, heads = config.hidden_size, config.num_heads * config.head_size
+    by_ending = {
+        "query.weight": (hidden * config.head_size) ** -0.5,
+        "key.weight": hidden**-0.5,
+        "value.weight": hidden**-0.5,
+        "sublayer.output.weight": heads**-0.5,
+        "up.weight": hidden**-0.5,
+        "gate.weight": hidden**-0.5,
+        "down.weight": config.intermediate_size**-0.5,
+        "position.weight": hidden**-0.5,
+        "head.dense.weight": hidden**-0.5,
+        "head.output.weight": hidden**-0.5,
+        "token.weight": 1.0,
+        "head.weight": 1.0,
+    }
+    return next((std for ending, std in by_ending.items() if name.endswith(ending)), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MT5Config(T5Config):
+    """Sizes and options of an mT5; the defaults are mt5-small's."""
+
+    vocab_size: int = 250112
+    """Rows of the token embedding."""
+    intermediate_size: int = 1024
+    """Width of the feed-forward network."""
+    num_layers: int = 8
+    """Blocks of the encoder."""
+    num_decoder_layers: int = 8
+    """Blocks of the decoder."""
+    num_heads: int = 6
+    """Attention heads of a block."""
+    activation: str = "gelu_new"
+    """Of the feed-forward network, by Hugging Face's name."""
+    is_gated: bool = True
+    """Whether the feed-forward network is gated."""
+    tie_word_embeddings: bool = False
+    """Whether the head is the token embedding."""
+    scale_decoder_outputs: bool = False
+    """Whether the head reads the decoder's output divided by sqrt(D)."""
+
+
+class MT5(T5):
+    """mT5: T5 v1.1 with a vocabulary of a hundred languages.
+
+    Args:
+        config: Sizes and options.
+        task: As of `T5`.
+    """
+
+    family = "mt5"
+    config_class = MT5Config
