@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-PRELOADED = ["torch", "torch.distributed.fsdp", "modelzoo.runtime"]
+PRELOADED = ["pytest", "torch.distributed.fsdp", "modelzoo.training", "modelzoo.models.bert"]
 """Imported once, by the server whose forks are the ranks: a fresh import of torch takes seconds."""
 
 

@@ -24,8 +24,8 @@ def shard(model: nn.Module, world: World) -> nn.Module:
     """Shard the parameters of `model` in place over all ranks and return it; does nothing but move it on one process.
 
     The units of `model.shard_units()` are sharded one by one in forward order, and what is left (embeddings, norms, heads) with the
-    model itself. Tied parameters must be in one group: a unit that holds one of a pair whose other half is outside is left to the
-    last group. A model without `shard_units` is one group.
+    model itself. Tied parameters must be in one group: a unit that holds one is left to the last group. A model without
+    `shard_units` is one group.
 
     Args:
         model: Built and filled, the same on every rank; float32, as trained parameters are always stored.
@@ -43,7 +43,7 @@ def shard(model: nn.Module, world: World) -> nn.Module:
         return model
     mesh = init_device_mesh(world.device.type, (world.world_size,))
     for unit in _units(model):
-        if not _cuts_a_tie(unit, ties):
+        if not _holds_any(unit, ties):
             fully_shard(unit, mesh=mesh)
     fully_shard(model, mesh=mesh)
     for module in model.modules():
@@ -115,19 +115,20 @@ def _units(model: nn.Module) -> Sequence[nn.Module]:
     return cast(Callable[[], Sequence[nn.Module]], units)() if units is not None else []
 
 
-def _ties(model: nn.Module) -> list[tuple[str, str, nn.Parameter]]:
-    """Return the declared ties with the parameter that both names stand for."""
+def _ties(model: nn.Module) -> list[nn.Parameter]:
+    """Return the tied parameters; each is declared with its other name, or with the other module that uses it."""
     declared = getattr(model, "tied_parameters", None)
     ties = []
     for first, second in cast(Callable[[], Sequence[tuple[str, str]]], declared)() if declared is not None else []:
         parameter = model.get_parameter(first)
-        if parameter is not model.get_parameter(second):
+        modules = dict(model.named_modules())
+        if second not in modules and parameter is not model.get_parameter(second):
             raise ConfigError(f"{first} and {second} are declared tied, but are two tensors; assign one to the other first")
-        ties.append((first, second, parameter))
+        ties.append(parameter)
     return ties
 
 
-def _cuts_a_tie(unit: nn.Module, ties: Sequence[tuple[str, str, nn.Parameter]]) -> bool:
-    """Whether `unit` holds any tied parameter: those belong to the last group, where all their names are."""
+def _holds_any(unit: nn.Module, parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether `unit` holds any of the parameters: tied ones belong to the last group, which is whole while any module runs."""
     owned = {id(parameter) for parameter in unit.parameters()}
-    return any(id(parameter) in owned for _, _, parameter in ties)
+    return any(id(parameter) in owned for parameter in parameters)

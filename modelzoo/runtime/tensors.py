@@ -141,8 +141,9 @@ class TensorReader:
 
     def __init__(self, path: Path, generation: str) -> None:
         self._path = path
+        open_file: Any = safe_open  # without annotations of its own
         try:
-            self._file: Any = safe_open(path, framework="pt")
+            self._file = open_file(path, framework="pt")
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from error
         found = (self._file.metadata() or {}).get("generation")

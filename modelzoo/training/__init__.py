@@ -1,9 +1,10 @@
 """Training: the loop, its parts, and runs from settings to a result."""
 
-from modelzoo.training.evaluation import EvaluationSet, measure
+from modelzoo.training.evaluation import EvaluationSet, evaluate, measure
 from modelzoo.training.loop import Job, Loop
 from modelzoo.training.loop_state import LoopState
 from modelzoo.training.optimizer import build_optimizer
+from modelzoo.training.prediction import predict
 from modelzoo.training.progress import LineProgress, Progress, SilentProgress, StepReport
 from modelzoo.training.result import RunResult
 from modelzoo.training.runs import resume, train
@@ -20,8 +21,10 @@ __all__ = [
     "SilentProgress",
     "StepReport",
     "build_optimizer",
+    "evaluate",
     "lr_at",
     "measure",
+    "predict",
     "resume",
     "train",
 ]

@@ -1,17 +1,23 @@
 """Evaluation: exact metrics over all samples of a data set, each counted once, on any number of ranks."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from modelzoo.data import TokenizedDataset
-from modelzoo.runtime import World
+from modelzoo.data import TokenizedDataset, build_dataset
+from modelzoo.models.model import Model, Task
+from modelzoo.runtime import World, connect, failing_together
 from modelzoo.training.forward_all import evaluating, forward_all
+from modelzoo.training.limits import LABEL_TASKS, limits_of
+from modelzoo.training.opening import given_rows, open_model
 from modelzoo.training.task_metrics import TaskMetrics
 
-__all__ = ["EvaluationSet", "measure"]
+__all__ = ["EvaluationSet", "evaluate", "measure"]
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +55,52 @@ def measure(model: nn.Module, samples: EvaluationSet, world: World) -> dict[str,
         for batch in forward_all(model, samples.dataset, world, batch_tokens=samples.batch_tokens, vocab_size=samples.vocab_size):
             metrics.update(batch)
     return metrics.values(world)
+
+
+def evaluate(
+    model_or_run: Model | str | os.PathLike[str],
+    rows: Rows | str | os.PathLike[str] | None = None,
+    *,
+    split: str | None = None,
+    task: Task | None = None,
+    columns: Mapping[str, str] | None = None,
+    max_length: int | None = None,
+    batch_tokens: int = 8192,
+    max_rows: int | None = None,
+) -> dict[str, float]:
+    """Return the metrics of a model on rows of your own. Under torchrun the processes share the rows.
+
+    Args:
+        model_or_run: A model, the folder of a finished run, a Hugging Face folder, or a hub id.
+        rows: Rows, a file, or the name of a data set; None for the validation rows of a run.
+        split: Which part of a data set or folder.
+        task: Which head; None for the one that the checkpoint was saved with.
+        columns: Column by role; None for those of the run, or found by name.
+        max_length: Longest sequence in tokens; None for that of the run, or 512.
+        batch_tokens: Most tokens of one forward on one process.
+        max_rows: Only the first rows; None for all.
+
+    Returns:
+        The metrics of the task, its loss, and, where there are labels, `majority`: the accuracy of always answering the commonest.
+    """
+    opened = open_model(model_or_run, task=task)
+    some, source = given_rows(opened, rows, split, max_rows)
+    model = opened.model
+    with connect() as world, failing_together(world, "the evaluation"):
+        dataset = build_dataset(
+            some,
+            task=model.task,
+            tokenizer=opened.tokenizer,
+            columns=opened.columns(columns),
+            label_names=opened.label_names if model.task in LABEL_TASKS else None,
+            max_length=opened.max_length(max_length),
+            truncation=opened.settings.data.truncation if opened.settings is not None else "longest_first",
+            limits=limits_of(model),
+            source=source,
+            seed=opened.settings.train.seed if opened.settings is not None else 0,
+        )
+        vocab_size = model.config.vocab_size if model.task == "masked_lm" else None
+        samples = EvaluationSet("rows", dataset, some, opened.columns(columns), batch_tokens, vocab_size)
+        values = measure(model.to(world.device), samples, world)
+    majority = dataset.report.majority_share
+    return values if majority is None else {**values, "majority": majority}

@@ -12,19 +12,19 @@ import torch
 
 from modelzoo import hub
 from modelzoo.config import RunSettings
-from modelzoo.data import DataLimits, TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
+from modelzoo.data import TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
 from modelzoo.data.columns import find_columns
 from modelzoo.data.labels import LabelTable, collect_names
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.model import Model
 from modelzoo.runtime import seed_everything
 from modelzoo.training.evaluation import EvaluationSet
+from modelzoo.training.limits import LABEL_TASKS, limits_of
 
-__all__ = ["Prepared", "label_column", "limits_of", "prepare", "source_name"]
+__all__ = ["Prepared", "label_column", "prepare", "source_name"]
 
 Rows = Sequence[Mapping[str, Any]]
 
-LABEL_ROLES = {"classification": "label", "token_classification": "tags"}
 GENERIC_LABEL = re.compile(r"LABEL_\d+")
 
 
@@ -129,25 +129,13 @@ def source_name(settings: RunSettings, split: str) -> str:
     return f"{Path(name).name if Path(name).is_absolute() else name} {split}"
 
 
-def limits_of(model: Model) -> DataLimits:
-    """Return what a model can take."""
-    values = model.config.values()
-    has_labels = model.task in LABEL_ROLES
-    return DataLimits(
-        vocab_size=model.config.vocab_size,
-        max_length=model.max_length,
-        num_labels=model.config.num_labels if has_labels else None,
-        type_vocab_size=values.get("type_vocab_size"),
-    )
-
-
 def label_column(rows: Rows, task: str, columns: Mapping[str, str], source: str) -> str | None:
     """Return the column of the labels, or None for a task without label names.
 
     Raises:
         DataError: There is none; the message shows the columns that there are.
     """
-    role = LABEL_ROLES.get(task)
+    role = LABEL_TASKS.get(task)
     return None if role is None else find_columns(rows, task, columns, source=source)[role]
 
 
@@ -164,7 +152,7 @@ def _read(settings: RunSettings, split: str) -> list[dict[str, Any]] | None:
 
 def _label_names(settings: RunSettings, rows: Rows, folder: Path, tokenizer: Tokenizer) -> tuple[str, ...] | None:
     """Return the label names by id: the settings', the checkpoint's if the data's labels are among them, or the data's."""
-    if settings.model.task not in LABEL_ROLES:
+    if settings.model.task not in LABEL_TASKS:
         return None
     if settings.data.label_names is not None:
         return tuple(settings.data.label_names)

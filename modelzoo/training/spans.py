@@ -1,12 +1,12 @@
 """From start and end logits to answers: the best span of each window, and the best window of each question."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Span", "best_spans", "merge_spans"]
+__all__ = ["Span", "best_spans", "better_span"]
 
 NUM_CANDIDATES = 20
 LONGEST_ANSWER = 30
@@ -62,14 +62,7 @@ def best_spans(start_logits: Tensor, end_logits: Tensor, offsets: Sequence[Seque
     return result
 
 
-def merge_spans(spans: Mapping[int, Span], more: Mapping[int, Span]) -> dict[int, Span]:
-    """Return the best span of each question over two sets of windows; "no answer" must win in every window, so its least counts."""
-    merged = dict(spans)
-    for row, span in more.items():
-        known = merged.get(row)
-        if known is None:
-            merged[row] = span
-            continue
-        best = known if (known.score, -known.start) >= (span.score, -span.start) else span
-        merged[row] = Span(best.score, best.start, best.end, min(known.null_score, span.null_score))
-    return merged
+def better_span(first: Span, second: Span) -> Span:
+    """Return the better answer of two windows of a question; "no answer" must win in every window, so its least score counts."""
+    best = first if (first.score, -first.start) >= (second.score, -second.start) else second
+    return Span(best.score, best.start, best.end, min(first.null_score, second.null_score))

@@ -133,7 +133,7 @@ def take_step(
 def _backward(model: nn.Module, batch: MicroBatch, num_targets: int) -> Tensor:
     """Run a micro-batch and return its part of the step's loss, detached."""
     output = model(**batch.tensors)
-    loss = output.loss * (batch.num_targets / num_targets)
+    loss: Tensor = output.loss * (batch.num_targets / num_targets)
     if not loss.requires_grad:
         # no target of this micro-batch is supervised; a sharded model must still see its backward
         logits = output.logits if output.logits is not None else output.start_logits
@@ -144,27 +144,33 @@ def _backward(model: nn.Module, batch: MicroBatch, num_targets: int) -> Tensor:
 
 def _non_finite(model: nn.Module, world: World, step: int, values: tuple[float, float], samples: Sequence[int]) -> NonFiniteError:
     """Return the error that all ranks raise. Collective."""
-    parameters = [
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None and not bool(torch.isfinite(_local(parameter.grad)).all())
+    names = [name for name, _ in model.named_parameters()]
+    weights = [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]
+    gradients = [
+        name for name, parameter in model.named_parameters() if parameter.grad is not None and not _is_finite(parameter.grad)
     ]
-    told = world.gather((list(samples), parameters))
-    all_samples = sorted({index for some, _ in told for index in some})
-    order = {name: place for place, (name, _) in enumerate(model.named_parameters())}
-    all_parameters = sorted({name for _, some in told for name in some}, key=lambda name: order[name])
-    shown = ", ".join(all_parameters[:3]) + (f" and {len(all_parameters) - 3} more" if len(all_parameters) > 3 else "")
+    told = world.gather((list(samples), weights, gradients))
+    all_samples = sorted({index for some, _, _ in told for index in some})
+    all_weights = sorted({name for _, some, _ in told for name in some}, key=names.index)
+    # everything before a bad gradient is bad as well, so the ones nearest to the loss come first
+    all_gradients = sorted({name for _, _, some in told for name in some}, key=names.index, reverse=True)
     return mark_agreed(
         world,
         NonFiniteError(
             f"step {step}: loss {values[0]:g}, gradient norm {values[1]:g}: expected finite numbers; the step was not taken\n"
             f"  samples      {all_samples[:20]}{' ...' if len(all_samples) > 20 else ''} (numbers of the training items, from 0)\n"
-            f"  gradients    {shown or 'none is affected'}\n"
+            f"  weights      {_first(all_weights)}\n"
+            f"  gradients    {_first(all_gradients)}\n"
             "  the last checkpoint is intact; look at these samples, lower optimizer.lr, or set train.clip_norm"
         ),
     )
 
 
-def _local(tensor: Tensor) -> Tensor:
+def _first(names: Sequence[str], count: int = 3) -> str:
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return f"not finite in {', '.join(names[:count])}{more}" if names else "all finite"
+
+
+def _is_finite(tensor: Tensor) -> bool:
     local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return local
+    return bool(torch.isfinite(local).all())

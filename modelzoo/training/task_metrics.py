@@ -10,7 +10,7 @@ from modelzoo.runtime import World
 from modelzoo.training.answers import AnswerMetrics
 from modelzoo.training.forward_all import ForwardBatch
 from modelzoo.training.metrics import ClassificationMetrics, LossMetrics, TokenMetrics
-from modelzoo.training.spans import Span, best_spans, merge_spans
+from modelzoo.training.spans import Span, best_spans, better_span
 
 __all__ = ["TaskMetrics", "true_answers"]
 
@@ -56,7 +56,7 @@ class TaskMetrics:
         else:
             offsets = [self._dataset.context_offsets(index) for index in batch.indices]
             for index, span in zip(batch.indices, best_spans(output.start_logits, output.end_logits, offsets), strict=True):
-                self._spans = merge_spans(self._spans, {self._dataset.rows[index]: span})
+                _add_span(self._spans, self._dataset.rows[index], span)
 
     def values(self, world: World) -> dict[str, float]:
         """Return the metrics over the samples of all ranks. Collective."""
@@ -70,7 +70,8 @@ class TaskMetrics:
             return {"accuracy": right / count if count else float("nan"), **loss}
         spans: dict[int, Span] = {}
         for some in world.gather(self._spans):
-            spans = merge_spans(spans, some)
+            for row, span in some.items():
+                _add_span(spans, row, span)
         return {**self._answer_values(spans), "loss": loss["loss"]}
 
     def majority(self) -> float | None:
@@ -86,6 +87,10 @@ class TaskMetrics:
             context = str(self._rows[row][columns["context"]])
             metrics.update(span.text(context, may_be_empty=may_be_empty), answers[row])
         return metrics.values()
+
+
+def _add_span(spans: dict[int, Span], row: int, span: Span) -> None:
+    spans[row] = better_span(spans[row], span) if row in spans else span
 
 
 def true_answers(value: Any) -> list[str]:

@@ -1,0 +1,113 @@
+"""Opening what was trained: a run folder, a Hugging Face folder or hub id, or a model in memory, with its tokenizer."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modelzoo import hub
+from modelzoo.config import METRICS, RunSettings, load_settings
+from modelzoo.data import Tokenizer, load_tokenizer, read_rows
+from modelzoo.errors import CheckpointError, ConfigError, InputError
+from modelzoo.models.auto import from_pretrained
+from modelzoo.models.model import Model, Task
+
+__all__ = ["OpenedModel", "given_rows", "open_model"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A model ready for evaluation, and how its data were read."""
+
+    model: Model
+    tokenizer: Tokenizer
+    settings: RunSettings | None
+    """Of the run that it is from, if it is from one."""
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the labels by id, LABEL_0, ... where the model has none."""
+        config = self.model.config
+        return config.label_names or tuple(f"LABEL_{number}" for number in range(config.num_labels))
+
+    def columns(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
+        """Return the given columns, or those of the run."""
+        if given is not None:
+            return given
+        return self.settings.data.columns if self.settings is not None else {}
+
+    def max_length(self, given: int | None) -> int:
+        """Return the longest sequence in tokens: the given one, the run's, or 512, and at most the model's."""
+        wanted = given if given is not None else self.settings.data.max_length if self.settings is not None else 512
+        return min(wanted, self.model.max_length)
+
+
+def open_model(
+    model_or_run: Model | str | os.PathLike[str], *, task: Task | None = None, allow_pickle: bool = False
+) -> OpenedModel:
+    """Return a model in evaluation mode with its tokenizer.
+
+    Args:
+        model_or_run: A model, the folder of a finished run, a Hugging Face folder, or a hub id.
+        task: Which head; None for the one that the checkpoint was saved with.
+        allow_pickle: Whether a pytorch_model.bin may be read.
+
+    Raises:
+        InputError: The run is not finished.
+        CheckpointError: The checkpoint has no head for the task, so what it says would be noise.
+        ConfigError: The task has no evaluation.
+    """
+    settings = None
+    if isinstance(model_or_run, Model):
+        model = model_or_run
+        if model.source_folder is None:
+            raise InputError(
+                f"{type(model).__name__}: was not loaded from a folder, so it has no tokenizer; save it and give the folder"
+            )
+        folder = model.source_folder
+    else:
+        folder = Path(model_or_run)
+        if (folder / "resolved.yaml").is_file():
+            settings = load_settings(str(folder / "resolved.yaml"))
+            if not (folder / "final").is_dir():
+                raise InputError(f"{folder}: the run is not finished, it has no final/; continue it with: modelzoo resume {folder}")
+            folder = folder / "final"
+        else:
+            folder = hub.resolve(model_or_run, allow_pickle=allow_pickle)
+        model = from_pretrained(folder, task=task, allow_pickle=allow_pickle, dtype=torch.float32)
+        new = model.load_report.new if model.load_report is not None else ()
+        if new:
+            raise CheckpointError(f"{folder}: has no head for {model.task} ({', '.join(new[:4])} are missing); fine-tune it first")
+    if model.task not in METRICS:
+        raise ConfigError(f"{folder}: task {model.task!r}: expected one of {', '.join(METRICS)}; give task=")
+    return OpenedModel(model, load_tokenizer(folder), settings)
+
+
+def given_rows(
+    opened: OpenedModel, rows: Rows | str | os.PathLike[str] | None, split: str | None, max_rows: int | None
+) -> tuple[Rows, str]:
+    """Return the rows to work on, and what they are called in messages; None means the validation rows of the run.
+
+    Raises:
+        InputError: None was given for a model that is from no run, or a run without validation rows.
+    """
+    if rows is None:
+        data = opened.settings.data if opened.settings is not None else None
+        if data is None or (data.validation is None and data.name is None):
+            raise InputError("expected rows to evaluate on, found none; give a file, a data set or a list of rows")
+        file = data.validation
+        rows, split = (file, None) if file is not None else (data.name or "", split or "validation")
+    if isinstance(rows, str | os.PathLike):
+        place = os.fspath(rows)
+        return read_rows(place, split=_split(split), max_rows=max_rows), Path(place).name
+    return rows[:max_rows], "rows"
+
+
+def _split(split: str | None) -> Any:
+    """Return the split as the data part takes it, which checks it."""
+    return split

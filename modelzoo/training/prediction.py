@@ -1,0 +1,145 @@
+"""Prediction: what a model says about rows, in their order."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from modelzoo.data import TokenizedDataset, build_dataset
+from modelzoo.data.columns import find_columns
+from modelzoo.models.model import Model, Task
+from modelzoo.runtime import connect, failing_together
+from modelzoo.training.forward_all import ForwardBatch, evaluating, forward_all
+from modelzoo.training.limits import LABEL_TASKS, limits_of
+from modelzoo.training.opening import OpenedModel, given_rows, open_model
+from modelzoo.training.spans import Span, best_spans, better_span
+
+__all__ = ["predict"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+IGNORED = -100
+NUM_TOKENS = 5
+"""Candidates shown for a masked token."""
+
+
+def predict(
+    model_or_run: Model | str | os.PathLike[str],
+    rows: Rows | str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    task: Task | None = None,
+    columns: Mapping[str, str] | None = None,
+    max_length: int | None = None,
+    batch_tokens: int = 8192,
+    allow_pickle: bool = False,
+) -> list[dict[str, Any]]:
+    """Return one prediction a row, in the order of the rows; labels in the rows are not looked at.
+
+    Under torchrun the processes share the rows, and each returns all predictions. The longest rows come first.
+
+    Args:
+        model_or_run: A model, the folder of a finished run, a Hugging Face folder, or a hub id.
+        rows: Rows, a file, or the name of a data set.
+        split: Which part of a data set or folder.
+        task: Which head; None for the one that the checkpoint was saved with.
+        columns: Column by role; None for those of the run, or found by name.
+        max_length: Longest sequence in tokens; longer ones are cut, contexts of questions into windows. None for the run's, or 512.
+        batch_tokens: Most tokens of one forward on one process.
+        allow_pickle: Whether a pytorch_model.bin may be read.
+
+    Returns:
+        classification: label, probability, probabilities by label. token_classification: words, and labels, one a word (None for
+        words that were cut off). question_answering: answer, score. masked_lm: masks, the likeliest tokens of each mask with their
+        probabilities.
+    """
+    opened = open_model(model_or_run, task=task, allow_pickle=allow_pickle)
+    some, source = given_rows(opened, rows, split, None)
+    roles = find_columns(some, opened.model.task, _known(opened, columns), source=source, labelled=False)
+    with connect() as world, failing_together(world, "the prediction"):
+        dataset = _dataset(opened, some, roles, source, opened.max_length(max_length))
+        model = opened.model.to(world.device)
+        found: dict[int, Any] = {}
+        vocab_size = model.config.vocab_size if model.task == "masked_lm" else None
+        with evaluating(model):
+            for batch in forward_all(model, dataset, world, batch_tokens=batch_tokens, vocab_size=vocab_size):
+                _add(found, _read(opened, dataset, batch))
+        everything: dict[int, Any] = {}
+        for part in world.gather(found):
+            _add(everything, part.items())
+    return [_shown(opened.model.task, some[row], roles, everything.get(row)) for row in range(len(some))]
+
+
+def _add(found: dict[int, Any], more: Iterable[tuple[int, Any]]) -> None:
+    """Add what the model says of rows; of a question's windows the best answer stays."""
+    for row, value in more:
+        found[row] = better_span(found[row], value) if isinstance(value, Span) and row in found else value
+
+
+def _known(opened: OpenedModel, columns: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the columns without those of labels, which rows to predict need not have."""
+    return {role: column for role, column in opened.columns(columns).items() if role not in {"label", "tags", "answers"}}
+
+
+def _dataset(opened: OpenedModel, rows: Rows, roles: Mapping[str, str], source: str, max_length: int) -> TokenizedDataset:
+    """Tokenize rows without targets; words get a label each, which marks their first token."""
+    model = opened.model
+    is_words = model.task == "token_classification"
+    if is_words:
+        first = opened.label_names[0]
+        rows = [{"tokens": row[roles["tokens"]], "tags": [first] * len(row[roles["tokens"]])} for row in rows]
+    return build_dataset(
+        rows,
+        task=model.task,
+        tokenizer=opened.tokenizer,
+        columns={"tokens": "tokens", "tags": "tags"} if is_words else roles,
+        label_names=opened.label_names if model.task in LABEL_TASKS else None,
+        max_length=max_length,
+        truncation=opened.settings.data.truncation if opened.settings is not None else "longest_first",
+        limits=limits_of(model),
+        source=source,
+        labelled=is_words,
+    )
+
+
+def _read(opened: OpenedModel, dataset: TokenizedDataset, batch: ForwardBatch) -> Iterator[tuple[int, Any]]:
+    """Give the row of each sample of a forward, and what the model says of it."""
+    output, rows = batch.output, [dataset.rows[index] for index in batch.indices]
+    names = opened.label_names
+    if opened.model.task == "question_answering":
+        offsets = [dataset.context_offsets(index) for index in batch.indices]
+        yield from zip(rows, best_spans(output.start_logits, output.end_logits, offsets), strict=True)
+        return
+    logits = output.logits.float()
+    if opened.model.task == "classification":
+        for row, shares in zip(rows, logits.softmax(-1).tolist(), strict=True):
+            best = max(range(len(names)), key=lambda label: shares[label])
+            shown = dict(zip(names, shares, strict=True))
+            yield row, {"label": names[best], "probability": shares[best], "probabilities": shown}
+    elif opened.model.task == "token_classification":
+        labels = batch.tensors["labels"]
+        for row, best, marks in zip(rows, logits.argmax(-1), labels, strict=True):
+            yield row, [names[label] for label in best[marks != IGNORED].tolist()]
+    else:
+        for row, scores, ids in zip(rows, logits, batch.tensors["input_ids"], strict=True):
+            shares, tokens = scores[ids == opened.tokenizer.mask_id].softmax(-1).topk(NUM_TOKENS)
+            yield (
+                row,
+                [
+                    [
+                        {"token": text, "probability": share}
+                        for text, share in zip(opened.tokenizer.tokens(some), values, strict=True)
+                    ]
+                    for some, values in zip(tokens.tolist(), shares.tolist(), strict=True)
+                ],
+            )
+
+
+def _shown(task: str, row: Mapping[str, Any], roles: Mapping[str, str], value: Any) -> dict[str, Any]:
+    if task == "question_answering":
+        context = str(row[roles["context"]])
+        return {"answer": value.text(context, may_be_empty=True), "score": value.score}
+    if task == "token_classification":
+        words = list(row[roles["tokens"]])
+        labels = value or []
+        return {"words": words, "labels": [*labels, *[None] * (len(words) - len(labels))]}
+    return {"masks": value or []} if task == "masked_lm" else dict(value)
