@@ -134,8 +134,10 @@ class Attention(nn.Module):
         return output
 
     def _heads(self, projected: Tensor, num_heads: int, norm: nn.Module | None) -> Tensor:
-        heads = projected.unflatten(-1, (num_heads, self.head_size))
-        return heads if norm is None else norm(heads)
+        heads: Tensor = projected.unflatten(-1, (num_heads, self.head_size))
+        if norm is not None:
+            heads = norm(heads)
+        return heads
 
     def _key_value(self, source: Tensor, position: Position) -> tuple[Tensor, Tensor]:
         """Return keys and values, each (..., K, H)."""

@@ -7,8 +7,7 @@ layers with the config's standard deviation. After `to_empty` the same call make
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-
-from torch import nn
+from typing import Protocol
 
 __all__ = ["DEFAULT_STD", "init_when_built", "skip_initialization"]
 
@@ -30,7 +29,11 @@ def skip_initialization() -> Iterator[None]:
         _SKIPPED.reset(token)
 
 
-def init_when_built(layer: nn.Module) -> None:
+class _Layer(Protocol):
+    def init_weights(self, std: float = DEFAULT_STD) -> None: ...
+
+
+def init_when_built(layer: _Layer) -> None:
     """Call `layer.init_weights()` at the end of a constructor, unless building inside `skip_initialization()`."""
     if not _SKIPPED.get():
         layer.init_weights()

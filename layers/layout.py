@@ -127,8 +127,9 @@ class Layout:
         if self.indices is None:
             return hidden
         rows, width = self.batch_shape
-        padded = hidden.new_zeros((rows * width, *hidden.shape[1:])).index_copy(0, self.indices, hidden)
-        return padded.unflatten(0, (rows, width))
+        flat = hidden.new_zeros((rows * width, *hidden.shape[1:])).index_copy(0, self.indices, hidden)
+        padded: Tensor = flat.unflatten(0, (rows, width))
+        return padded
 
     def first_rows(self) -> "Selection":
         """Select the first real token of every row of the batch that has one (the [CLS] of an encoder).
@@ -148,7 +149,7 @@ class Layout:
 
     def _ends(self, *, is_last: bool) -> "Selection":
         rows, width = self.batch_shape
-        if self.indices is None:
+        if self.indices is None or self.lengths is None:
             return self._dense_ends(is_last=is_last)
         row_numbers = torch.arange(rows, device=self.indices.device)
         places = torch.searchsorted(self.indices, row_numbers * width + (width if is_last else 0)) - (1 if is_last else 0)

@@ -137,4 +137,5 @@ class ParallelBlock(nn.Module):
                 selection.take(normed), selection.layout, context=normed, context_layout=layout, position=position
             )
             hidden, other = selection.take(hidden), selection.take(other)
-        return hidden + self.dropout(attended) + self.dropout(self.feed_forward(other))
+        total: Tensor = hidden + self.dropout(attended) + self.dropout(self.feed_forward(other))
+        return total

@@ -5,7 +5,7 @@ A family's file says what its embeddings and blocks are; the way through the mod
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -301,7 +301,7 @@ class DecoderModel(Model):
         if not self.training:
             logits = layout.unpack(self._logits(hidden))
             return ModelOutput(loss=cross_entropy(logits, following), logits=logits)
-        table = self.embeddings.token if self.head is None else self.head
+        table = cast(Embedding | Linear, self.embeddings.token if self.head is None else self.head)
         bias = getattr(table, "bias", None)
         flat = layout.pack(following).flatten()
         return ModelOutput(loss=lm_loss(hidden.flatten(0, -2) * self.logit_scale, table.weight, flat, bias))

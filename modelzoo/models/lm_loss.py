@@ -64,6 +64,6 @@ def lm_loss(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None
         () float32; 0 where there is no target.
     """
     supervised = targets != IGNORED
-    total = _ChunkedCrossEntropy.apply(hidden[supervised], weight, bias, targets[supervised])
+    total = _ChunkedCrossEntropy.apply(hidden[supervised], weight, bias, targets[supervised])  # type: ignore[no-untyped-call]  # torch gives Function.apply no types
     loss: Tensor = total / supervised.sum().clamp(min=1)
     return loss

@@ -220,6 +220,7 @@ class Model(nn.Module):
         if task not in cls.tasks:
             raise ConfigError(f"task={task!r} is not one of {cls.__name__}'s tasks; use {', '.join(cls.tasks)}")
         values = converter.read_config(source, task)
+        _require_labels(task, num_labels=num_labels, label_names=label_names)
         has_other_labels = _choose_labels(values, num_labels, label_names)
         if converter.is_tied_by_tensors:
             facts = hub.ModelFacts(cls.family, task, values, source)
@@ -275,6 +276,14 @@ class Model(nn.Module):
         return summarize(self, self.shard_units())
 
 
+def _require_labels(task: Task, **given: object) -> None:
+    """Refuse label options for a task that has no labels of its own."""
+    for name, value in given.items():
+        if value is not None and task not in ("classification", "token_classification"):
+            shown = name if name == "label_names" else f"{name}={value}"
+            raise ConfigError(f"{shown} was given for task={task!r}, which has no labels of its own; leave it out")
+
+
 def _choose_labels(values: dict[str, Any], num_labels: int | None, label_names: Collection[str] | None) -> bool:
     """Put the wanted labels into `values` and return whether the file's head has another number of them."""
     if label_names is not None:
@@ -286,7 +295,7 @@ def _choose_labels(values: dict[str, Any], num_labels: int | None, label_names: 
         num_labels = len(label_names)
     if num_labels is None:
         return False
-    has_other = num_labels != values["num_labels"]
+    has_other: bool = num_labels != values["num_labels"]
     if has_other or label_names is not None:
         values |= {"num_labels": num_labels, "label_names": None if label_names is None else tuple(label_names)}
     return has_other

@@ -66,6 +66,7 @@ class Roberta(EncoderModel):
 
     def build_embeddings(self, config: EncoderConfig) -> TextEmbeddings:
         """Return embeddings whose first position is row pad_token_id + 1."""
+        assert config.pad_token_id is not None  # RobertaConfig has checked
         return TextEmbeddings(config, position_offset=config.pad_token_id + 1, position_padding_idx=config.pad_token_id)
 
     def positions(self, ids: Tensor) -> Tensor | None:
@@ -77,7 +78,9 @@ class Roberta(EncoderModel):
         Returns:
             (B, T) int64: 0 for the first token, -1 for a padding token.
         """
-        present = (ids != self.config.pad_token_id).long()
+        pad = self.config.pad_token_id
+        assert pad is not None  # RobertaConfig has checked
+        present = ids.ne(pad).long()
         return present.cumsum(1) * present - 1
 
     def build_head(self, config: EncoderConfig, task: Task) -> nn.Module | None:

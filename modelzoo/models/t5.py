@@ -5,7 +5,7 @@ scaled). Whether the head is tied is what the file's tensors say; whether it is 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -259,7 +259,7 @@ class T5(Model):
         if not self.training:
             logits = layout.unpack(self._logits(hidden))
             return ModelOutput(loss=cross_entropy(logits, labels), logits=logits)
-        table = self.token if self.head is None else self.head
+        table = cast(Embedding | Linear, self.token if self.head is None else self.head)
         return ModelOutput(loss=lm_loss(self._scaled(hidden).flatten(0, -2), table.weight, layout.pack(labels).flatten()))
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, max_new_tokens: int) -> tuple[Tensor, DecodingState]:
