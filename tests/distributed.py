@@ -12,7 +12,15 @@ from typing import Any
 
 import torch
 
-PRELOADED = ["pytest", "torch.distributed.fsdp", "modelzoo.training", "modelzoo.models.bert"]
+PRELOADED = [
+    "pytest",
+    "tokenizers",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "torch.distributed.fsdp",
+    "modelzoo.training",
+    "modelzoo.models.bert",
+]
 """Imported once, by the server whose forks are the ranks: a fresh import of torch takes seconds."""
 
 
