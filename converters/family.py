@@ -9,9 +9,9 @@ import torch
 
 from modelzoo.converters.config_table import ConfigTable
 from modelzoo.converters.mapping import Mapping, Rule
-from modelzoo.errors import ConfigError, listing
+from modelzoo.errors import ConfigError
 
-__all__ = ["FamilyConverter", "Task", "raise_if_sizes_differ", "size_problems"]
+__all__ = ["FamilyConverter", "Task", "size_problems"]
 
 Task = Literal[
     "base", "encoder", "masked_lm", "causal_lm", "seq2seq_lm", "classification", "token_classification", "question_answering"
@@ -175,14 +175,3 @@ def size_problems(family: FamilyConverter, values: MappingABC[str, Any], shapes:
                 stated = ", ".join(f"{field}={values[field]}" for field in fields)
                 lines.append(f"{name}: expected shape {list(expected)} ({stated}), found {list(shape)}")
     return lines
-
-
-def raise_if_sizes_differ(family: FamilyConverter, values: MappingABC[str, Any], shapes: MappingABC[str, tuple[int, ...]]) -> None:
-    """Raise one error for all tensors whose shape is not what the config says.
-
-    Raises:
-        ConfigError: There is at least one.
-    """
-    lines = size_problems(family, values, shapes)
-    if lines:
-        raise ConfigError(f"The model and its config do not agree:\n{listing(lines)}")

@@ -13,6 +13,8 @@ from modelzoo.hub import open_checkpoint
 from modelzoo.models.bert import Bert
 from modelzoo.models.roberta import Roberta
 
+pytest_plugins = ["tiny_folders"]
+
 Folders = Callable[..., Path]
 TASKS = ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
 

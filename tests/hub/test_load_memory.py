@@ -14,6 +14,8 @@ from modelzoo.hub import ModelFacts, load_weights, read_config
 from modelzoo.layers import skip_initialization
 from modelzoo.models.bert import Bert, BertConfig
 
+pytest_plugins = ["tiny_folders"]
+
 
 def load(folder):
     values = converter_for("bert").read_config(read_config(folder))

@@ -19,6 +19,8 @@ from modelzoo.models.bert import Bert
 from modelzoo.models.model import Model
 from modelzoo.models.roberta import Roberta
 
+pytest_plugins = ["tiny_folders"]
+
 Folders = Callable[..., Path]
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 OUR_QUERY = "encoder.layers.1.self_attention.sublayer.query.weight"

@@ -18,6 +18,8 @@ from modelzoo.hub import ModelFacts, save_pretrained
 from modelzoo.hub import publish as publish_module
 from modelzoo.models.bert import Bert
 
+pytest_plugins = ["tiny_folders"]
+
 Folders = Callable[..., Path]
 
 

@@ -17,6 +17,8 @@ from modelzoo.errors import CheckpointError, SaveError
 from modelzoo.hub import ModelFacts, load_weights, save_pretrained
 from modelzoo.models.bert import Bert
 
+pytest_plugins = ["tiny_folders"]
+
 Folders = Callable[..., Path]
 
 
