@@ -58,12 +58,14 @@ class Rule:
         op: The operation on theirs that gives ours; its inverse is derived.
         each: For a placeholder that stands on one side alone, such as `{expert}`, its count: the name stands for that many
             names, 0 to count - 1, in this order.
+        is_optional: Whether a model of the family may lack these tensors: biases that a config switches on.
     """
 
     ours: str | tuple[str, ...]
     theirs: str | tuple[str, ...]
     op: Operation = field(default_factory=Copy)
     each: tuple[tuple[str, int], ...] = ()
+    is_optional: bool = False
 
     def shared(self) -> tuple[str, ...]:
         """Return the placeholders that both sides carry, in order."""
@@ -97,10 +99,17 @@ class Rule:
         return tuple(names)
 
 
-def modules(ours: str, theirs: str, op: Operation | None = None) -> tuple[Rule, Rule]:
-    """Return the rules of a module's weight and bias; `op` is for the weight, the bias is copied."""
+def modules(ours: str, theirs: str, op: Operation | None = None, *, is_bias_optional: bool = False) -> tuple[Rule, Rule]:
+    """Return the rules of a module's weight and bias; `op` is for the weight, the bias is copied.
+
+    Args:
+        ours: Our name of the module.
+        theirs: Hugging Face's name of it.
+        op: Of the weight; None to copy it.
+        is_bias_optional: Whether a model of the family may lack the bias.
+    """
     weight = Rule(f"{ours}.weight", f"{theirs}.weight", Copy() if op is None else op)
-    return weight, Rule(f"{ours}.bias", f"{theirs}.bias")
+    return weight, Rule(f"{ours}.bias", f"{theirs}.bias", is_optional=is_bias_optional)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,14 +229,20 @@ class Mapping:
             raise CheckpointError(f"The model and its table of names do not agree:\n{listing(problems)}")
         return groups
 
-    def expected(self, counts: MappingABC[str, int]) -> list[Group]:
-        """Return all groups of a model with these counts, such as `{"layer": 12}`.
+    def expected(self, counts: MappingABC[str, int], *, with_optional: bool = False) -> list[Group]:
+        """Return all groups that a model with these counts, such as `{"layer": 12}`, must have.
+
+        Args:
+            counts: How many there are of what each placeholder numbers.
+            with_optional: Whether to add those that it may have.
 
         Raises:
             KeyError: A rule has a placeholder without a count.
         """
         groups = []
         for rule in self.rules:
+            if rule.is_optional and not with_optional:
+                continue
             keys = rule.shared()
             for values in product(*(range(counts[key]) for key in keys)):
                 groups.append(rule.group(dict(zip(keys, values, strict=True))))

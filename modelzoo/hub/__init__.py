@@ -6,6 +6,7 @@ from modelzoo.hub.files import read_config
 from modelzoo.hub.load import LoadReport, load_weights
 from modelzoo.hub.resolve import resolve
 from modelzoo.hub.save import save_pretrained
+from modelzoo.hub.sizes import check_sizes
 from modelzoo.hub.ties import are_tied
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "LoadReport",
     "ModelFacts",
     "are_tied",
+    "check_sizes",
     "load_weights",
     "open_checkpoint",
     "read_config",

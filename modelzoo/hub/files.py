@@ -9,9 +9,11 @@ from modelzoo.errors import CheckpointError
 
 __all__ = [
     "CONFIG_FILE",
+    "COPIED_FILES",
     "TOKENIZER_FILES",
     "WEIGHT_FILES",
     "check_inside",
+    "origin",
     "parse_json",
     "read_config",
     "read_json",
@@ -34,6 +36,9 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 """What a tokenizer of any family is stored in."""
+
+COPIED_FILES = (*TOKENIZER_FILES, "generation_config.json")
+"""What is copied as it stands when a model is saved again: the tokenizer, and how transformers generates by default."""
 
 WEIGHT_FILES = re.compile(r"(model|pytorch_model)(-[0-9]{5}-of-[0-9]{5})?\.(safetensors|bin)(\.index\.json)?")
 """The names that transformers gives to weights."""
@@ -100,6 +105,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # set.add is falsy
         raise ValueError(f"the key {shown(twice)} stands there twice")
     return result
+
+
+def origin(folder: Path) -> dict[str, str | None]:
+    """Return where a model came from without naming this machine's folders: repository and commit, or the folder's own name."""
+    home = folder.resolve()
+    if not _blobs(home):
+        return {"source": home.name, "revision": None}
+    repository = home.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+    return {"source": repository, "revision": home.name}
 
 
 def parse_json(text: bytes, where: str) -> dict[str, Any]:

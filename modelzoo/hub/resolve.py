@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from modelzoo.errors import CheckpointError
-from modelzoo.hub.files import TOKENIZER_FILES, shown
+from modelzoo.hub.files import COPIED_FILES, shown
 
 __all__ = ["resolve"]
 
@@ -45,7 +45,7 @@ def resolve(
         return path
     _refuse_paths(name, path)
     offline = local_files_only or os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
-    wanted = ["config.json", *_WEIGHTS, *TOKENIZER_FILES]
+    wanted = ["config.json", *_WEIGHTS, *COPIED_FILES]
     folder = _snapshot(name, wanted, revision=revision, token=token, cache_dir=cache_dir, offline=offline)
     if allow_pickle and not any((folder / file).exists() for file in _WEIGHTS[:2]):
         folder = _snapshot(name, [*wanted, *_PICKLES], revision=revision, token=token, cache_dir=cache_dir, offline=offline)

@@ -15,7 +15,7 @@ from modelzoo.converters import Group
 from modelzoo.converters.family import size_problems
 from modelzoo.errors import CheckpointError, SaveError, listing
 from modelzoo.hub.facts import ModelFacts
-from modelzoo.hub.files import CONFIG_FILE, TOKENIZER_FILES, check_inside
+from modelzoo.hub.files import CONFIG_FILE, COPIED_FILES, check_inside, origin
 from modelzoo.hub.model_tensors import Slot, gathered, is_sharded, slots
 from modelzoo.hub.publish import FACTS_FILE, published, require_space, require_target
 from modelzoo.hub.ranks import agreed, first_rank
@@ -54,7 +54,7 @@ def save_pretrained(
     max_shard_size: str | int = "50GB",
     overwrite: bool = False,
 ) -> Path:
-    """Write config.json, safetensors, the tokenizer's files and modelzoo.json into a folder that transformers loads strictly.
+    """Write a folder that transformers loads strictly: config.json, safetensors, the tokenizer's files; beside them modelzoo.json.
 
     Everything goes into a temporary folder beside the target, which is renamed once it is complete and on the disk. A model with
     DTensors is saved by all ranks together: its tensors are gathered one at a time and rank 0 writes. Of a plain model on several
@@ -115,9 +115,10 @@ def _planned(places: Mapping[str, Slot], facts: ModelFacts, dtype: torch.dtype |
     shapes = {name: tuple(slot.tensor.shape) for name, slot in places.items()}
     problems = size_problems(facts.converter, facts.values, shapes)
     counts = {key: facts.values[field] for key, field in facts.converter.counts.items()}
-    expected = {name for group in facts.mapping.expected(counts) for name in group.ours}
-    problems += [f"{name}: expected in the model, found nothing" for name in sorted(expected - set(shapes))]
-    problems += [f"{name}: expected no such tensor, found {list(shapes[name])}" for name in sorted(set(shapes) - expected)]
+    required = {name for group in facts.mapping.expected(counts) for name in group.ours}
+    allowed = {name for group in facts.mapping.expected(counts, with_optional=True) for name in group.ours}
+    problems += [f"{name}: expected in the model, found nothing" for name in sorted(required - set(shapes))]
+    problems += [f"{name}: expected no such tensor, found {list(shapes[name])}" for name in sorted(set(shapes) - allowed)]
     for name, slot in places.items():
         if not slot.tensor.is_floating_point() or slot.tensor.dtype not in DTYPE_NAMES:
             problems.append(f"{name}: expected a float tensor, found {slot.tensor.dtype}")
@@ -201,7 +202,7 @@ def _write_first(target: Path, export: _Export, places: Mapping[str, Slot], fact
     try:
         require_target(target, overwrite=overwrite)
         texts = _texts(export, facts)
-        texts |= {name: path.read_bytes() for name, path in _tokenizer_files(facts.source_folder).items()}
+        texts |= {name: path.read_bytes() for name, path in _copied_files(facts.source_folder).items()}
         require_space(target, export.size_bytes + sum(len(text) for text in texts.values()))
         with published(target) as temporary:
             for name, spec in export.files.items():
@@ -240,7 +241,7 @@ def _texts(export: _Export, facts: ModelFacts) -> dict[str, bytes]:
         "modelzoo_version": own_version,
         "family": facts.family,
         "task": facts.task,
-        "source_folder": None if facts.source_folder is None else str(facts.source_folder),
+        **(origin(facts.source_folder) if facts.source_folder is not None else {"source": None, "revision": None}),
     }
     texts = {CONFIG_FILE: _json(config), FACTS_FILE: _json(own)}
     if len(export.files) > 1:
@@ -254,8 +255,8 @@ def _texts(export: _Export, facts: ModelFacts) -> dict[str, bytes]:
     return texts
 
 
-def _tokenizer_files(folder: Path | None) -> dict[str, Path]:
-    """Return the tokenizer's files of the model's own folder, by name."""
+def _copied_files(folder: Path | None) -> dict[str, Path]:
+    """Return the files of the model's own folder that are copied, by name."""
     if folder is None or not folder.is_dir():
         return {}
-    return {name: check_inside(folder, name) for name in TOKENIZER_FILES if (folder / name).exists()}
+    return {name: check_inside(folder, name) for name in COPIED_FILES if (folder / name).exists()}

@@ -55,8 +55,21 @@ def test_the_folder_holds_what_transformers_writes_and_one_file_more(model: Bert
     with safe_open(folder / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
     own = json.loads((folder / "modelzoo.json").read_text())
-    assert (own["family"], own["task"], own["source_folder"]) == ("bert", "classification", str(source))
+    assert (own["family"], own["task"], own["source"], own["revision"]) == ("bert", "classification", "hf", None)
     assert own["modelzoo_version"]
+    assert str(tmp_path) not in (folder / "modelzoo.json").read_text()
+
+
+def test_a_snapshots_repository_and_commit_are_noted(model: Bert, tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--org--name" / "snapshots" / "c0ffee"
+    shutil.copytree(model.source_folder, snapshot)
+    own = json.loads((save(Bert.from_pretrained(snapshot), tmp_path / "out") / "modelzoo.json").read_text())
+    assert (own["source"], own["revision"]) == ("org/name", "c0ffee")
+
+
+def test_generation_settings_are_copied(model: Bert, tmp_path: Path) -> None:
+    (model.source_folder / "generation_config.json").write_bytes(b'{"eos_token_id": 3}')
+    assert (save(model, tmp_path / "out") / "generation_config.json").read_bytes() == b'{"eos_token_id": 3}'
 
 
 def test_more_than_ten_labels_are_sorted_as_transformers_sorts_them(hf_folder: Folders, tmp_path: Path) -> None:
