@@ -198,6 +198,8 @@ def operations_sharded(folder: Path, out: Path) -> None:
             for key, value in TABLE.to_theirs(parts).items():
                 assert torch.equal(value.full_tensor(), stored[key]), (key, dim)
             save_pretrained(model, out.with_name(f"out{dim}"), facts)
+        with pytest.raises(CheckpointError, match="joined: expected memory to load into, found a sharded parameter on meta"):
+            load_weights(model.to("meta"), folder, facts)
 
 
 def test_every_operation_is_loaded_and_saved_sharded(tmp_path: Path) -> None:
