@@ -15,11 +15,11 @@ from modelzoo.errors import ConfigError, DataError
 from modelzoo.layers import Decoder, Dropout, Embedding, KeyValueCache, Layout, LearnedPositionEmbedding, Linear, activation
 from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.heads import LinearHead
-from modelzoo.models.inputs import check_ids, check_left_padded, check_length
+from modelzoo.models.inputs import check_ids, check_left_padded, check_length, check_shape
 from modelzoo.models.lm_loss import lm_loss
 from modelzoo.models.losses import IGNORED, cross_entropy
 from modelzoo.models.model import Model, ModelConfig, ModelOutput
-from modelzoo.models.targets import targets
+from modelzoo.models.targets import require_label_kind, targets
 
 __all__ = ["DecoderConfig", "DecoderEmbeddings", "DecoderModel"]
 
@@ -196,8 +196,8 @@ class DecoderModel(Model):
         Raises:
             DataError: An id, a label or a length is out of range, or labels were given that the task does not take.
         """
-        if labels is not None and self.task == "base":
-            raise DataError("labels were given to a model for base, which takes no labels")
+        require_label_kind(self.task, labels, None, None)
+        self._check_caches_fit(labels, caches)
         layout = self._layout(input_ids, attention_mask, position_ids, caches)
         hidden = self.embeddings(layout.pack(input_ids), layout.positions)
         if self.task == "classification":
@@ -213,6 +213,12 @@ class DecoderModel(Model):
             return ModelOutput(logits=self._logits(hidden[:, -1:]))
         return self._language_model(hidden, layout, labels)
 
+    def _check_caches_fit(self, labels: Tensor | None, caches: Sequence[KeyValueCache] | None) -> None:
+        if caches is not None and labels is not None:
+            raise DataError("caches were given with labels; score a whole text without caches")
+        if caches is not None and self.task == "classification":
+            raise DataError("caches were given to a model for classification, which reads whole texts; leave them out")
+
     def _layout(
         self,
         input_ids: Tensor,
@@ -225,6 +231,9 @@ class DecoderModel(Model):
         rows, width = input_ids.shape
         start = caches[0].length if caches else 0
         positions = position_ids
+        if position_ids is not None:
+            check_ids("position_ids", position_ids, self.config.max_positions, "max_positions")
+            check_shape("position_ids", position_ids, input_ids, may_be_one_row=True)
         if attention_mask is not None:
             if attention_mask.shape != (rows, start + width):
                 raise DataError(f"attention_mask must have shape {(rows, start + width)}, found {tuple(attention_mask.shape)}")

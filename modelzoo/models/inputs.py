@@ -43,7 +43,7 @@ def check_ids(name: str, ids: Tensor, size: int, size_name: str) -> None:
         )
 
 
-def check_shape(name: str, tensor: Tensor, ids: Tensor, *, may_be_one_row: bool = False) -> None:
+def check_shape(name: str, tensor: Tensor, ids: Tensor, *, may_be_one_row: bool = False, of: str = "input_ids") -> None:
     """Refuse what goes with the ids but has another shape.
 
     Args:
@@ -51,12 +51,13 @@ def check_shape(name: str, tensor: Tensor, ids: Tensor, *, may_be_one_row: bool 
         tensor: Expected (B, T).
         ids: (B, T).
         may_be_one_row: Whether (1, T) is taken for all rows.
+        of: Argument that the ids are.
 
     Raises:
         DataError: Names both shapes.
     """
     if tensor.shape != ids.shape and not (may_be_one_row and tensor.shape == ids[:1].shape):
-        raise DataError(f"{name} must have the shape of input_ids, {tuple(ids.shape)}, found {tuple(tensor.shape)}")
+        raise DataError(f"{name} must have the shape of {of}, {tuple(ids.shape)}, found {tuple(tensor.shape)}")
 
 
 def check_length(longest: int, limit: int, explanation: str) -> None:

@@ -35,7 +35,7 @@ from modelzoo.models.inputs import check_ids, check_labels, check_shape
 from modelzoo.models.lm_loss import lm_loss
 from modelzoo.models.losses import IGNORED, cross_entropy
 from modelzoo.models.model import Model, ModelConfig, ModelOutput
-from modelzoo.models.targets import targets
+from modelzoo.models.targets import require_label_kind, targets
 
 __all__ = ["MT5", "T5", "MT5Config", "T5Config"]
 
@@ -188,11 +188,12 @@ class T5(Model):
         Raises:
             DataError: An id or a label is out of range, or an input is missing.
         """
+        require_label_kind(self.task, labels, None, None)
         context, context_layout = self._encode(input_ids, attention_mask, decoder_attention_mask)
         if self.task == "encoder":
             return ModelOutput(last_hidden_state=context_layout.unpack(context))
         if self.task == "token_classification":
-            return self._scored(context_layout.unpack(context), labels, context_layout.batch_shape)
+            return self._scored(context_layout.unpack(context), labels, context_layout)
         decoder_ids = self._decoder_ids(input_ids, decoder_input_ids, labels)
         layout = self._layout("decoder_input_ids", decoder_ids, decoder_attention_mask, is_packed=context_layout.is_packed)
         assert self.decoder is not None
@@ -201,7 +202,7 @@ class T5(Model):
         if self.task == "base":
             return ModelOutput(last_hidden_state=layout.unpack(hidden))
         if self.task == "classification":
-            return self._scored(self._at_last_end(layout.unpack(hidden), input_ids), labels, layout.batch_shape[:1])
+            return self._scored(self._at_last_end(layout.unpack(hidden), input_ids), labels, context_layout)
         return self._language_model(hidden, layout, labels)
 
     def _encode(self, ids: Tensor, mask: Tensor | None, decoder_mask: Tensor | None) -> tuple[Tensor, Layout]:
@@ -214,7 +215,7 @@ class T5(Model):
         if not is_packed:
             return Layout.dense(*ids.shape, device=ids.device)
         if mask is not None:
-            check_shape(name.replace("input_ids", "attention_mask"), mask, ids)
+            check_shape(name.replace("input_ids", "attention_mask"), mask, ids, of=name)
         return Layout.packed(torch.ones_like(ids) if mask is None else mask)
 
     def _decoder_ids(self, input_ids: Tensor, given: Tensor | None, labels: Tensor | None) -> Tensor:
@@ -223,6 +224,8 @@ class T5(Model):
         source = input_ids if self.task == "classification" else labels
         if source is None or self.task == "base":
             raise DataError(f"a T5 for {self.task} needs decoder_input_ids" + ("" if self.task == "base" else " or labels"))
+        if self.task == "seq2seq_lm":  # before they become ids
+            check_labels("labels", source, (len(input_ids), source.shape[-1]), self.config.vocab_size)
         start = torch.full_like(source[:, :1], self.config.decoder_start_token_id)
         shifted = torch.cat([start, source[:, :-1]], dim=1)
         return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id or 0)
@@ -236,13 +239,13 @@ class T5(Model):
         last = (columns * is_end).argmax(1)
         return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
-    def _scored(self, hidden: Tensor, labels: Tensor | None, shape: tuple[int, ...]) -> ModelOutput:
+    def _scored(self, hidden: Tensor, labels: Tensor | None, layout: Layout) -> ModelOutput:
         assert self.head is not None
         logits = self.head(hidden)
         if labels is None:
             return ModelOutput(logits=logits)
-        check_labels("labels", labels, shape, self.config.num_labels)
-        return ModelOutput(loss=cross_entropy(logits, labels), logits=logits)
+        wanted = targets(labels, layout, tuple(logits.shape[:-1]), self.config.num_labels)
+        return ModelOutput(loss=cross_entropy(logits, wanted), logits=logits)
 
     def _scaled(self, hidden: Tensor) -> Tensor:
         return hidden * self.config.hidden_size**-0.5 if self.config.scale_decoder_outputs else hidden

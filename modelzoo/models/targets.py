@@ -19,11 +19,12 @@ def require_label_kind(task: Task, labels: Tensor | None, starts: Tensor | None,
         DataError: Names the task and what it takes.
     """
     is_span = task == "question_answering"
-    if labels is not None and (is_span or task == "base"):
+    has_none = task in ("base", "encoder")
+    if labels is not None and (is_span or has_none):
         wanted = "start_positions and end_positions" if is_span else "no labels"
         raise DataError(f"labels were given to a model for {task}, which takes {wanted}")
     if (starts is not None or ends is not None) and not is_span:
-        takes = "no labels" if task == "base" else "labels"
+        takes = "no labels" if has_none else "labels"
         raise DataError(f"start_positions or end_positions were given to a model for {task}, which takes {takes}")
     if (starts is None) != (ends is None):
         raise DataError("start_positions and end_positions belong together; one of them is missing")
