@@ -1,7 +1,7 @@
 """T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): Hugging Face's names and fields beside ours. Tables only.
 
 Whether the head is the token table is what the tensors say. `tie_word_embeddings` says something else in this family: whether the
-head reads the decoder's output divided by sqrt(D); version 5 writes that as `scale_decoder_outputs`.
+head reads the decoder's output divided by sqrt(D); version 5 writes that as `scale_decoder_outputs`. mT5 never divides.
 """
 
 from collections.abc import Mapping as MappingABC
@@ -33,10 +33,10 @@ def _write_feed_forward(values: MappingABC[str, Any], result: dict[str, Any]) ->
     result["feed_forward_proj"] = ("gated-gelu" if name == "gelu_new" else f"gated-{name}") if values["is_gated"] else name
 
 
-def _read_scale(source: MappingABC[str, Any], default: bool) -> dict[str, Any]:
+def _read_scale(source: MappingABC[str, Any]) -> dict[str, Any]:
     stated = source.get("scale_decoder_outputs")
     if stated is None:
-        stated = source.get("tie_word_embeddings", default) is not False
+        stated = source.get("tie_word_embeddings") is not False
     if not isinstance(stated, bool):
         raise ConfigError(f"scale_decoder_outputs: expected true or false, found {stated!r:.80}")
     return {"scale_decoder_outputs": stated}
@@ -48,7 +48,13 @@ def _write_scale(values: MappingABC[str, Any], result: dict[str, Any]) -> None:
 
 
 def _table(
-    *, vocab_size: int, intermediate_size: int, num_layers: int, num_heads: int, feed_forward: str, is_scaled: bool
+    *,
+    vocab_size: int,
+    intermediate_size: int,
+    num_layers: int,
+    num_heads: int,
+    feed_forward: str,
+    derived: tuple[Derived, ...] = (),
 ) -> ConfigTable:
     def layers(source: MappingABC[str, Any]) -> Any:
         return source.get("num_layers", num_layers)
@@ -83,16 +89,14 @@ def _table(
     return ConfigTable(
         fields,
         require,
-        (
-            Derived(lambda source: _read_feed_forward(source, feed_forward), _write_feed_forward),
-            Derived(lambda source: _read_scale(source, is_scaled), _write_scale),
-        ),
+        (Derived(lambda source: _read_feed_forward(source, feed_forward), _write_feed_forward), *derived),
     )
 
 
 def _stack_rules(side: str, *, is_gated: bool) -> tuple[Rule, ...]:
     """Return the rules of the encoder or the decoder."""
-    ours, theirs = f"{side}.layers.{{layer}}", f"{side}.block.{{layer}}.layer"
+    number = "{layer}" if side == "encoder" else "{decoder_layer}"
+    ours, theirs = f"{side}.layers.{number}", f"{side}.block.{number}.layer"
     attentions = {"self_attention": "0.SelfAttention"} | ({"cross_attention": "1.EncDecAttention"} if side == "decoder" else {})
     rules = []
     for mine, their in attentions.items():
@@ -162,6 +166,7 @@ def _family(model_type: str, name: str, table: ConfigTable) -> FamilyConverter:
         also={f"{name}WithLMHeadModel": "seq2seq_lm"},
         mappings=_mapping,
         sizes={"token.weight": ("vocab_size", "hidden_size"), "head.output.weight": ("num_labels", "hidden_size")},
+        counts={"layer": "num_layers", "decoder_layer": "num_decoder_layers"},
         is_tied_by_tensors=True,
     )
 
@@ -169,13 +174,20 @@ def _family(model_type: str, name: str, table: ConfigTable) -> FamilyConverter:
 T5 = _family(
     "t5",
     "T5",
-    _table(vocab_size=32128, intermediate_size=2048, num_layers=6, num_heads=8, feed_forward="relu", is_scaled=True),
+    _table(
+        vocab_size=32128,
+        intermediate_size=2048,
+        num_layers=6,
+        num_heads=8,
+        feed_forward="relu",
+        derived=(Derived(_read_scale, _write_scale),),
+    ),
 )
 """The converter of model_type "t5"."""
 
 MT5 = _family(
     "mt5",
     "MT5",
-    _table(vocab_size=250112, intermediate_size=1024, num_layers=8, num_heads=6, feed_forward="gated-gelu", is_scaled=False),
+    _table(vocab_size=250112, intermediate_size=1024, num_layers=8, num_heads=6, feed_forward="gated-gelu"),
 )
 """The converter of model_type "mt5"."""

@@ -208,9 +208,14 @@ def _compare_gradients(ours: Model, theirs: nn.Module) -> tuple[float, str, int]
     converter = converter_for(ours.family)
     tied = bool(ours.config.tie_word_embeddings)
     own = {name: _gradient(parameter) for name, parameter in ours.named_parameters()}
-    mapped = converter.weights(ours.task, tied=tied, values=ours.config.values()).to_theirs(own)
+    names = converter.weights(ours.task, tied=tied, values=ours.config.values())
+    mapped = names.to_theirs(own)
+    for tie in names.tied:
+        mapped.pop(names.written(tie.alias), None)  # written beside the first name: transformers' forward does not use it
     worst, worst_name = 0.0, ""
-    reference = dict(theirs.named_parameters())
+    reference = dict(theirs.named_parameters(remove_duplicate=False))
+    seconds = {names.written(tie.alias): names.written(tie.target) for tie in names.tied if tie.must_equal}
+    mapped |= {alias: mapped[target] for alias, target in seconds.items() if alias in reference and target in mapped}
     for name, parameter in reference.items():
         expected = _gradient(parameter)
         distance = float((mapped.get(name, torch.zeros_like(expected)) - expected).abs().max())

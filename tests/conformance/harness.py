@@ -1,0 +1,87 @@
+"""What every registered family is tested with: its row of data, and a folder that transformers saved from it.
+
+A family's row is `families/<model_type>.yaml`: a tiny config in Hugging Face's words, and the variants of it that change the
+forward. A new family adds a row and no test code.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import yaml
+
+from modelzoo.converters import converter_for
+from modelzoo.models.auto import FAMILIES
+
+ROWS = Path(__file__).parent / "families"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One tiny model of a family, for one task."""
+
+    family: str
+    task: str
+    config: dict[str, Any]
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.family}-{self.task}-{self.name}"
+
+
+def row(family: str) -> dict[str, Any]:
+    """Return a family's data."""
+    found: dict[str, Any] = yaml.safe_load((ROWS / f"{family}.yaml").read_text())
+    return found
+
+
+def main_task(family: str) -> str:
+    """Return the task whose variants are tested: that of the language model, where there is one."""
+    tasks = list(converter_for(family).architectures)
+    return next((task for task in ("causal_lm", "seq2seq_lm", "masked_lm") if task in tasks), tasks[-1])
+
+
+def cases() -> list[Case]:
+    """Return every task with the plain config, and every variant with the main task."""
+    found = []
+    for family in FAMILIES:
+        data = row(family)
+        for task in converter_for(family).architectures:
+            config = dict(data["config"])
+            if task == "question_answering":
+                config.pop("num_labels", None)  # a start and an end, whatever the labels of other tasks
+            found.append(Case(family, task, config, "plain"))
+        for variant in data["variants"]:
+            found.append(Case(family, main_task(family), {**data["config"], **variant}, "_".join(variant)))
+    return found
+
+
+def reference(case: Case, *, seed: int = 0) -> torch.nn.Module:
+    """Return transformers' model, its weights drawn wide enough that every part shows in the outputs."""
+    torch.manual_seed(seed)
+    config = transformers.AutoConfig.for_model(case.family, **case.config)
+    model = getattr(transformers, converter_for(case.family).architectures[case.task])(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_norm = parameter.dim() == 1 and name.endswith("weight")
+            parameter.copy_(torch.randn_like(parameter) * 0.2 + (1.0 if is_norm else 0.0))
+        for dead, used in (("cls.predictions.bias", "cls.predictions.decoder.bias"), ("lm_head.bias", "lm_head.decoder.bias")):
+            names = dict(model.named_parameters())
+            if dead in names and used in names:  # untied, transformers saves the first and computes with the second
+                names[dead].copy_(names[used])
+    return model
+
+
+def saved(case: Case, folder: Path, *, seed: int = 0) -> Path:
+    """Save transformers' model into a folder."""
+    reference(case, seed=seed).save_pretrained(folder)
+    return folder
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """Return a folder's config."""
+    found: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return found
