@@ -25,6 +25,7 @@ __all__ = ["Prepared", "label_column", "prepare", "source_name"]
 
 Rows = Sequence[Mapping[str, Any]]
 
+SPLITS = ("train", "validation", "test")
 GENERIC_LABEL = re.compile(r"LABEL_\d+")
 
 
@@ -58,7 +59,7 @@ def prepare(settings: RunSettings) -> Prepared:
     """
     folder = hub.resolve(settings.model.name, revision=settings.model.revision, allow_pickle=settings.model.allow_pickle)
     tokenizer = load_tokenizer(folder)
-    rows = {split: some for split in ("train", "validation", "test") if (some := _read(settings, split)) is not None}
+    rows = {split: some for split in SPLITS if (some := _read(settings, split)) is not None}
     names = _label_names(settings, rows["train"], folder, tokenizer)
     seed_everything(settings.train.seed)
     model = from_pretrained(
@@ -69,45 +70,18 @@ def prepare(settings: RunSettings) -> Prepared:
         allow_pickle=settings.model.allow_pickle,
         dropout=settings.model.dropout,
     )
-    notes = [str(model.load_report)]
+    datasets = {split: _dataset(settings, split, some, tokenizer, model) for split, some in rows.items()}
+    samples = {split: _samples(settings, split, datasets[split], rows[split], model) for split in datasets}
+    notes = [str(model.load_report), *(f"{split}: {dataset.report.describe()}" for split, dataset in datasets.items())]
     if settings.data.max_length > model.max_length:
         notes.append(
             f"data.max_length={settings.data.max_length} is more than the model's {model.max_length} tokens, which are used"
         )
-    datasets = {
-        split: build_dataset(
-            some,
-            task=settings.model.task,
-            tokenizer=tokenizer,
-            columns=settings.data.columns,
-            label_names=names,
-            max_length=min(settings.data.max_length, model.max_length),
-            truncation=settings.data.truncation,
-            limits=limits_of(model),
-            source=source_name(settings, split),
-            seed=settings.train.seed,
-        )
-        for split, some in rows.items()
-    }
-    notes += [f"{split}: {dataset.report.describe()}" for split, dataset in datasets.items()]
-
-    def samples(split: str) -> EvaluationSet | None:
-        if split not in datasets:
-            return None
-        return EvaluationSet(
-            name=split,
-            dataset=datasets[split],
-            rows=rows[split],
-            columns=settings.data.columns,
-            batch_tokens=settings.evaluation.batch_tokens,
-            vocab_size=model.config.vocab_size if settings.model.task == "masked_lm" else None,
-        )
-
     return Prepared(
         model=model,
         train=datasets["train"],
-        evaluation=samples("validation"),
-        test=samples("test"),
+        evaluation=samples.get("validation"),
+        test=samples.get("test"),
         data={
             split: {
                 "source": source_name(settings, split),
@@ -117,6 +91,34 @@ def prepare(settings: RunSettings) -> Prepared:
             for split, dataset in datasets.items()
         },
         notes=tuple(notes),
+    )
+
+
+def _dataset(settings: RunSettings, split: str, rows: Rows, tokenizer: Tokenizer, model: Model) -> TokenizedDataset:
+    """Tokenize a split with the labels of the model."""
+    return build_dataset(
+        rows,
+        task=settings.model.task,
+        tokenizer=tokenizer,
+        columns=settings.data.columns,
+        label_names=model.config.label_names if settings.model.task in LABEL_TASKS else None,
+        max_length=min(settings.data.max_length, model.max_length),
+        truncation=settings.data.truncation,
+        limits=limits_of(model),
+        source=source_name(settings, split),
+        seed=settings.train.seed,
+    )
+
+
+def _samples(settings: RunSettings, split: str, dataset: TokenizedDataset, rows: Rows, model: Model) -> EvaluationSet:
+    """Return a split as it is evaluated."""
+    return EvaluationSet(
+        name=split,
+        dataset=dataset,
+        rows=rows,
+        columns=settings.data.columns,
+        batch_tokens=settings.evaluation.batch_tokens,
+        vocab_size=model.config.vocab_size if settings.model.task == "masked_lm" else None,
     )
 
 

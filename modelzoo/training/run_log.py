@@ -20,7 +20,7 @@ class _StderrHandler(logging.Handler):
 
 @contextmanager
 def run_log(path: Path) -> Iterator[None]:
-    """Add modelzoo's log lines from INFO on to a file while the block runs; other loggers and settings stay as they are.
+    """Write what a run says of itself, and modelzoo's warnings, to a file while the block runs; settings are put back at its end.
 
     Args:
         path: The file; lines are appended.
@@ -32,15 +32,16 @@ def run_log(path: Path) -> Iterator[None]:
     handlers[0].setFormatter(formatter)
     if not logger.hasHandlers():
         handlers.append(_StderrHandler())
-    level = logger.level
-    if not logger.isEnabledFor(logging.INFO):
-        logger.setLevel(logging.INFO)
+    training = logging.getLogger("modelzoo.training")
+    level = training.level
+    if not training.isEnabledFor(logging.INFO):
+        training.setLevel(logging.INFO)
     for handler in handlers:
         logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        training.setLevel(level)
         for handler in handlers:
             logger.removeHandler(handler)
             handler.close()

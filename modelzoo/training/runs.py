@@ -117,6 +117,38 @@ def _train_and_finish(
     settings: RunSettings, prepared: Prepared, world: World, directory: RunDirectory, progress: Progress
 ) -> RunResult:
     """Shard, restore what was saved, train, and make the result."""
+    job = _job(settings, prepared, world, directory)
+    # dropout draws differ between ranks; on one process nothing depends on how many numbers the new head took
+    seed_everything(settings.train.seed + 1 + world.rank)
+    state = _restore(job, world, progress)
+    records = Records(directory.metrics if world.is_main else None, state.step)
+    try:
+        with StopSignals() as signals:
+            stopped = Loop(job, state, world, progress, records, signals).run()
+    finally:
+        records.close()
+    result = RunResult(
+        folder=directory.path,
+        stopped=stopped,
+        step=state.step,
+        total_steps=job.total_steps,
+        metric=settings.metric,
+        best_metric=state.best_value,
+        best_step=state.best_step,
+        majority=prepared.evaluation.dataset.report.majority_share if prepared.evaluation else None,
+        history=tuple(state.evaluations),
+        seconds=state.seconds,
+    )
+    if stopped != "finished":
+        progress.note(
+            f"{stopped} at step {state.step} of {job.total_steps}, which is saved; continue with: {result.resume_command}"
+        )
+        return result
+    return _finish(job, prepared, world, directory, progress, result)
+
+
+def _job(settings: RunSettings, prepared: Prepared, world: World, directory: RunDirectory) -> Job:
+    """Shard the model and put together what the loop needs."""
     model = shard(prepared.model, world)
     stream = BatchStream(
         prepared.train.lengths,
@@ -125,7 +157,7 @@ def _train_and_finish(
         seed=settings.train.seed,
     )
     total_steps = min(stream.steps_for(settings.train.epochs), settings.train.max_steps or 2**62)
-    job = Job(
+    return Job(
         settings=settings,
         model=model,
         optimizer=build_optimizer(
@@ -142,31 +174,6 @@ def _train_and_finish(
         checkpoints=directory.checkpoints,
         total_steps=total_steps,
     )
-    # dropout draws differ between ranks; on one process nothing depends on how many numbers the new head took
-    seed_everything(settings.train.seed + 1 + world.rank)
-    state = _restore(job, world, progress)
-    records = Records(directory.metrics if world.is_main else None, state.step)
-    try:
-        with StopSignals() as signals:
-            stopped = Loop(job, state, world, progress, records, signals).run()
-    finally:
-        records.close()
-    result = RunResult(
-        folder=directory.path,
-        stopped=stopped,
-        step=state.step,
-        total_steps=total_steps,
-        metric=settings.metric,
-        best_metric=state.best_value,
-        best_step=state.best_step,
-        majority=prepared.evaluation.dataset.report.majority_share if prepared.evaluation else None,
-        history=tuple(state.evaluations),
-        seconds=state.seconds,
-    )
-    if stopped != "finished":
-        progress.note(f"{stopped} at step {state.step} of {total_steps}, which is saved; continue with: {result.resume_command}")
-        return result
-    return _finish(job, prepared, world, directory, progress, result)
 
 
 def _restore(job: Job, world: World, progress: Progress) -> LoopState:
