@@ -58,7 +58,7 @@ def recipes(as_json: AsJson = False) -> None:
 
 
 def init(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe; `modelzoo recipes` lists them.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe; `modelzoo recipes` lists them.")],
     output: Annotated[Path | None, typer.Option(help="File to write; by default RECIPE.yaml here.")] = None,
 ) -> None:
     """Copy a recipe's commented YAML here, to be edited and trained.
@@ -84,12 +84,14 @@ def init(
 
 
 def explain(
-    key: Annotated[str | None, typer.Argument(help="A setting such as optimizer.lr, a section, or Hugging Face's name.")] = None,
+    key: Annotated[
+        str | None, typer.Argument(metavar="KEY", help="A setting such as optimizer.lr, a section, or Hugging Face's name.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a setting means: values, unit, default, Hugging Face's name for it. Without KEY, all of them."""
     from modelzoo.config.keys import list_keys
-    from modelzoo.config.problems import show_value, suggest_key
+    from modelzoo.config.problems import suggest_key
     from modelzoo.config.schema import RunSettings
     from modelzoo.errors import ConfigError
 
@@ -100,16 +102,25 @@ def explain(
     if as_json:
         say_json([{**vars(item), "default": item.default} for item in chosen])
     elif len(chosen) > 6:
-        defaults = ["(needed)" if item.required else show_value(item.default) for item in chosen]
+        defaults = ["(needed)" if item.required else _shown(item.default) for item in chosen]
         rows = [[item.path, default, item.meaning] for item, default in zip(chosen, defaults, strict=True)]
         say(columns([["key", "default", "meaning"], *rows]))
         say("\n more about one: modelzoo explain KEY     set one: key=value or --key value after RECIPE")
     else:
         for item in chosen:
-            default = "none: it must be given" if item.required else show_value(item.default)
+            default = "none: it must be given" if item.required else _shown(item.default)
             facts = [("value", item.expects), ("unit", item.unit), ("default", default), ("also", ", ".join(item.aliases))]
             say(f"{item.path}\n  {item.meaning}")
             say(columns([[name, value] for name, value in facts if value], indent=2))
+
+
+def _shown(value: object) -> str:
+    """Return a default as it would stand in a recipe."""
+    from modelzoo.config.problems import show_value
+
+    if isinstance(value, str) and value:
+        return value
+    return show_value(list(value) if isinstance(value, tuple) else value)
 
 
 def _is_meant(word: str | None, path: str, aliases: tuple[str, ...]) -> bool:

@@ -42,7 +42,7 @@ def convert(
 
 
 def verify(
-    folder: Annotated[str, typer.Argument(help="Folder in Hugging Face's form, a run, or a hub id.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder in Hugging Face's form, a run, or a hub id.")],
     tolerance: Annotated[float, typer.Option(help="Largest absolute difference that counts as equal.")] = 1e-5,
     task: Task = None,
     family: Family = None,

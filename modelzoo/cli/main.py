@@ -78,7 +78,7 @@ def build_app() -> typer.Typer:
 
     for command in COMMANDS:
         context = _SETTINGS_CONTEXT if command.takes_settings else {}
-        app.command(command.word, context_settings=context, short_help=command.summary)(command.function)
+        app.command(command.word, context_settings=context)(command.function)
     return app
 
 

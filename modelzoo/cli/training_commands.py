@@ -13,7 +13,7 @@ __all__ = ["resume", "train"]
 
 def train(
     ctx: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="A recipe's name, a YAML file, or a folder with a recipe.yaml.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name, a YAML file, or a folder with a recipe.yaml.")],
 ) -> None:
     """Train as a recipe says; key=value or --key value after it changes a setting.
 
@@ -33,7 +33,9 @@ def train(
     say_result(start(resolved.settings, recipe_file=resolved.file))
 
 
-def resume(run: Annotated[Path, typer.Argument(help="Folder of a run that was stopped, as runs/bert-boolq-001.")]) -> None:
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was stopped, as runs/bert-boolq-001.")],
+) -> None:
     """Continue a run from its last checkpoint; nothing is edited, and the result is that of a run that never stopped."""
     show_log()
     from modelzoo.training import resume as go_on

@@ -224,3 +224,21 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(number: signal.Signals, code
     assert "step" in next(
         iter(folder.name for folder in (tmp_path / "bert-boolq-001" / "checkpoints").iterdir() if folder.is_dir())
     )
+
+
+def test_two_processes_are_one_run_and_one_voice(place: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "modelzoo"]
+    command += ["train", "bert-boolq", *words(place, tmp_path, "epochs=1", "model.dropout=0")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("finished ") == 1
+    assert main(["train", "bert-boolq", *words(place, tmp_path, "epochs=1", "model.dropout=0")]) == 0
+    two, one = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("bert-boolq-001", "bert-boolq-002")
+    )
+    losses = [(mine["loss"], other["loss"]) for mine, other in zip(two, one, strict=True) if "loss" in mine]
+    assert losses
+    for mine, other in losses:
+        assert mine == pytest.approx(other, abs=1e-6)
