@@ -32,6 +32,11 @@ def _check_norm_position(norm_position: str) -> None:
 
 
 def check_selection(selection: Selection | None, cache: KeyValueCache | None) -> None:
+    """Refuse a selection together with a cache.
+
+    Raises:
+        ValueError: Both were given.
+    """
     if selection is not None and cache is not None:
         raise ValueError("a selection and a cache were given; a cache has to see every token, so leave the selection out")
 

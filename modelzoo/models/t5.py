@@ -4,95 +4,25 @@ One class serves T5 v1.0 (ReLU, head tied to the token table and scaled by 1/sqr
 scaled). Whether the head is tied is what the file's tensors say; whether it is scaled is a field of its own.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from modelzoo.converters import Task
-from modelzoo.errors import ConfigError, DataError
-from modelzoo.layers import (
-    Attention,
-    CrossAttentionBlock,
-    Decoder,
-    Dropout,
-    Embedding,
-    Encoder,
-    FeedForward,
-    FeedForwardBlock,
-    Layout,
-    Linear,
-    RelativePositionBias,
-    RMSNorm,
-    SelfAttentionBlock,
-    TransformerBlock,
-    activation,
-)
+from modelzoo.errors import DataError
+from modelzoo.layers import Decoder, Dropout, Embedding, Encoder, Layout, Linear, RMSNorm
 from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.heads import DenseHead, LinearHead
 from modelzoo.models.inputs import check_ids, check_labels, check_shape
 from modelzoo.models.lm_loss import lm_loss
 from modelzoo.models.losses import IGNORED, cross_entropy
 from modelzoo.models.model import Model, ModelConfig, ModelOutput
+from modelzoo.models.t5_config import MT5Config, T5Config
+from modelzoo.models.t5_parts import block, initial_std, position_bias
 from modelzoo.models.targets import require_label_kind, targets
 
 __all__ = ["MT5", "T5", "MT5Config", "T5Config"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class T5Config(ModelConfig):
-    """Sizes and options of a T5; the defaults are t5-small's."""
-
-    vocab_size: int = 32128
-    """Rows of the token embedding."""
-    hidden_size: int = 512
-    """D."""
-    head_size: int = 64
-    """H; it need not be hidden_size / num_heads."""
-    intermediate_size: int = 2048
-    """Width of the feed-forward network."""
-    num_layers: int = 6
-    """Blocks of the encoder, at least 1."""
-    num_decoder_layers: int = 6
-    """Blocks of the decoder, at least 1."""
-    num_heads: int = 8
-    """Attention heads of a block."""
-    num_buckets: int = 32
-    """Buckets of the relative positions."""
-    max_distance: int = 128
-    """Distance from which on every pair of tokens is in the last bucket."""
-    dropout: float = 0.1
-    """Probability of dropping a feature, at every place of the model."""
-    classifier_dropout: float = 0.0
-    """Probability of dropping a feature before a classifier."""
-    norm_eps: float = 1e-6
-    """Added to the mean square in every norm."""
-    activation: str = "relu"
-    """Of the feed-forward network, by Hugging Face's name."""
-    is_gated: bool = False
-    """Whether the feed-forward network is gated."""
-    scale_decoder_outputs: bool = True
-    """Whether the head reads the decoder's output divided by sqrt(D) (v1.0)."""
-    eos_token_id: int = 1
-    """Id of the token that ends a text; the classifier reads the last one."""
-    decoder_start_token_id: int = 0
-    """Id of the token that a decoder starts from."""
-    initializer_range: float = 1.0
-    """Hugging Face's `initializer_factor`: a factor on each layer's own standard deviation."""
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        ModelConfig.__post_init__(self)
-        for name in ("hidden_size", "head_size", "intermediate_size", "num_layers", "num_decoder_layers", "num_heads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("dropout", "classifier_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must lie in 0 to 1, 1 excluded")
-        if self.norm_eps <= 0:
-            raise ConfigError(f"norm_eps={self.norm_eps} must be greater than 0")
-        activation(self.activation)
 
 
 class T5(Model):
@@ -116,9 +46,9 @@ class T5(Model):
         self.token = Embedding(config.vocab_size, config.hidden_size)
         self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(
-            (_block(config, is_decoder=False) for _ in range(config.num_layers)),
+            (block(config, is_decoder=False) for _ in range(config.num_layers)),
             RMSNorm(config.hidden_size, config.norm_eps),
-            _bias(config, is_bidirectional=True),
+            position_bias(config, is_bidirectional=True),
         )
         self.decoder = self._decoder(config) if task not in ("encoder", "token_classification") else None
         self.head = self._head(config, task)
@@ -126,9 +56,9 @@ class T5(Model):
     @staticmethod
     def _decoder(config: T5Config) -> Decoder:
         return Decoder(
-            (_block(config, is_decoder=True) for _ in range(config.num_decoder_layers)),
+            (block(config, is_decoder=True) for _ in range(config.num_decoder_layers)),
             RMSNorm(config.hidden_size, config.norm_eps),
-            _bias(config, is_bidirectional=False),
+            position_bias(config, is_bidirectional=False),
         )
 
     @staticmethod
@@ -160,7 +90,7 @@ class T5(Model):
         super().init_weights(only)  # type: ignore[arg-type]  # same meaning, wider type
         wanted = None if only is None else set(only)  # type: ignore[call-overload]  # a collection of names
         for name, parameter in self.named_parameters():
-            std = _initial_std(name, self.config)
+            std = initial_std(name, self.config)
             if std is not None and (wanted is None or name in wanted):
                 nn.init.normal_(parameter, std=std * self.config.initializer_range)
 
@@ -315,84 +245,6 @@ class T5(Model):
             context_caches=state.context_caches,
         )
         return self._logits(self.dropout(hidden[:, -1]))
-
-
-def _bias(config: T5Config, *, is_bidirectional: bool) -> RelativePositionBias:
-    return RelativePositionBias(
-        config.num_heads, num_buckets=config.num_buckets, max_distance=config.max_distance, is_bidirectional=is_bidirectional
-    )
-
-
-def _block(config: T5Config, *, is_decoder: bool) -> TransformerBlock:
-    def attention(*, is_causal: bool) -> Attention:
-        return Attention(
-            config.hidden_size,
-            config.num_heads,
-            head_size=config.head_size,
-            bias=False,
-            scale=1.0,
-            dropout=config.dropout,
-            is_causal=is_causal,
-        )
-
-    def norm() -> RMSNorm:
-        return RMSNorm(config.hidden_size, config.norm_eps)
-
-    feed_forward = FeedForward(
-        config.hidden_size,
-        config.intermediate_size,
-        activation=config.activation,
-        is_gated=config.is_gated,
-        bias=False,
-        dropout=config.dropout,
-    )
-    own = SelfAttentionBlock(attention(is_causal=is_decoder), norm(), dropout=config.dropout)
-    cross = CrossAttentionBlock(attention(is_causal=False), norm(), dropout=config.dropout) if is_decoder else None
-    return TransformerBlock(own, FeedForwardBlock(feed_forward, norm(), dropout=config.dropout), cross)
-
-
-def _initial_std(name: str, config: T5Config) -> float | None:
-    """Return the standard deviation of a weight before `initializer_range`, or None where the layer's own rule holds."""
-    hidden, heads = config.hidden_size, config.num_heads * config.head_size
-    by_ending = {
-        "query.weight": (hidden * config.head_size) ** -0.5,
-        "key.weight": hidden**-0.5,
-        "value.weight": hidden**-0.5,
-        "sublayer.output.weight": heads**-0.5,
-        "up.weight": hidden**-0.5,
-        "gate.weight": hidden**-0.5,
-        "down.weight": config.intermediate_size**-0.5,
-        "position.weight": hidden**-0.5,
-        "head.dense.weight": hidden**-0.5,
-        "head.output.weight": hidden**-0.5,
-        "token.weight": 1.0,
-        "head.weight": 1.0,
-    }
-    return next((std for ending, std in by_ending.items() if name.endswith(ending)), None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MT5Config(T5Config):
-    """Sizes and options of an mT5; the defaults are mt5-small's."""
-
-    vocab_size: int = 250112
-    """Rows of the token embedding."""
-    intermediate_size: int = 1024
-    """Width of the feed-forward network."""
-    num_layers: int = 8
-    """Blocks of the encoder."""
-    num_decoder_layers: int = 8
-    """Blocks of the decoder."""
-    num_heads: int = 6
-    """Attention heads of a block."""
-    activation: str = "gelu_new"
-    """Of the feed-forward network, by Hugging Face's name."""
-    is_gated: bool = True
-    """Whether the feed-forward network is gated."""
-    tie_word_embeddings: bool = False
-    """Whether the head is the token embedding."""
-    scale_decoder_outputs: bool = False
-    """Whether the head reads the decoder's output divided by sqrt(D)."""
 
 
 class MT5(T5):

@@ -1,0 +1,72 @@
+"""What a T5 is made of: its blocks, its position bias, and the spread of its first values."""
+
+from modelzoo.layers import (
+    Attention,
+    CrossAttentionBlock,
+    FeedForward,
+    FeedForwardBlock,
+    RelativePositionBias,
+    RMSNorm,
+    SelfAttentionBlock,
+    TransformerBlock,
+)
+from modelzoo.models.t5_config import T5Config
+
+__all__ = ["block", "initial_std", "position_bias"]
+
+
+def position_bias(config: T5Config, *, is_bidirectional: bool) -> RelativePositionBias:
+    """Return the bias that the blocks of a stack share."""
+    return RelativePositionBias(
+        config.num_heads, num_buckets=config.num_buckets, max_distance=config.max_distance, is_bidirectional=is_bidirectional
+    )
+
+
+def block(config: T5Config, *, is_decoder: bool) -> TransformerBlock:
+    """Return a pre-norm block without biases whose scores are not scaled; a decoder's attends to a context too."""
+
+    def attention(*, is_causal: bool) -> Attention:
+        return Attention(
+            config.hidden_size,
+            config.num_heads,
+            head_size=config.head_size,
+            bias=False,
+            scale=1.0,
+            dropout=config.dropout,
+            is_causal=is_causal,
+        )
+
+    def norm() -> RMSNorm:
+        return RMSNorm(config.hidden_size, config.norm_eps)
+
+    feed_forward = FeedForward(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        is_gated=config.is_gated,
+        bias=False,
+        dropout=config.dropout,
+    )
+    own = SelfAttentionBlock(attention(is_causal=is_decoder), norm(), dropout=config.dropout)
+    cross = CrossAttentionBlock(attention(is_causal=False), norm(), dropout=config.dropout) if is_decoder else None
+    return TransformerBlock(own, FeedForwardBlock(feed_forward, norm(), dropout=config.dropout), cross)
+
+
+def initial_std(name: str, config: T5Config) -> float | None:
+    """Return the standard deviation of a weight before `initializer_range`, or None where the layer's own rule holds."""
+    hidden, heads = config.hidden_size, config.num_heads * config.head_size
+    by_ending = {
+        "query.weight": (hidden * config.head_size) ** -0.5,
+        "key.weight": hidden**-0.5,
+        "value.weight": hidden**-0.5,
+        "sublayer.output.weight": heads**-0.5,
+        "up.weight": hidden**-0.5,
+        "gate.weight": hidden**-0.5,
+        "down.weight": config.intermediate_size**-0.5,
+        "position.weight": hidden**-0.5,
+        "head.dense.weight": hidden**-0.5,
+        "head.output.weight": hidden**-0.5,
+        "token.weight": 1.0,
+        "head.weight": 1.0,
+    }
+    return next((std for ending, std in by_ending.items() if name.endswith(ending)), None)
