@@ -1,15 +1,13 @@
-"""GPT-2, LLaMA and its relatives, T5: all is as in transformers, with padding on either side and with caches."""
+"""GPT-2, LLaMA and its relatives: all is as in transformers, with padding on either side and with caches."""
 
 import pytest
 import torch
-import transformers
-from reference_models import MASKS, assert_same_gradients, comparable, gradients, projected
-from torch import Tensor, nn
+from reference_decoders import inputs, pair, results
+from reference_models import MASKS, assert_same_gradients, gradients, projected
+from torch import Tensor
 
 from modelzoo.converters import converter_for
 from modelzoo.errors import DataError
-from modelzoo.models.auto import model_class
-from modelzoo.models.model import Model
 
 DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 TASKS = ("base", "causal_lm", "classification", "token_classification")
@@ -21,61 +19,11 @@ ROPES = [
 ]
 
 
-def sizes(family: str) -> dict[str, object]:
-    common = {"vocab_size": 40, "num_labels": 3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-    if family in ("t5", "mt5"):
-        tall = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
-        return (
-            common
-            | tall
-            | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "decoder_start_token_id": 0}
-        )
-    if family == "gpt2":
-        return common | {"n_embd": 16, "n_head": 4, "n_layer": 2, "n_inner": 24, "n_positions": 18}
-    wide = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "num_hidden_layers": 2}
-    return common | wide | {"intermediate_size": 24, "max_position_embeddings": 18}
-
-
-def pair(family: str, task: str, **options) -> tuple[Model, nn.Module]:
-    """Return our model and transformers', with the same values."""
-    converter, kind = converter_for(family), model_class(family)
-    config = transformers.AutoConfig.for_model(family, **sizes(family) | options)
-    theirs = getattr(transformers, converter.architectures[task])(config).eval()
-    generator = torch.Generator().manual_seed(0)
-    for name, parameter in theirs.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        is_norm = parameter.dim() == 1 and name.endswith("weight")
-        parameter.data = 1 + 0.2 * noise if is_norm else 0.3 * noise
-    state = theirs.state_dict()
-    values = converter.read_config(theirs.config.to_dict(), task)
-    if converter.is_tied_by_tensors:
-        values["tie_word_embeddings"] = theirs.config.tie_word_embeddings
-    ours = kind.from_config(kind.config_class(**values), task).eval()
-    tensors = converter.weights(task, tied=values["tie_word_embeddings"], values=values).to_ours(state)
-    ours.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()})
-    return ours, theirs
-
-
-def inputs(mask: list[list[int]] | None) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    batch = {"input_ids": torch.randint(2, 40, (3, 7), generator=generator)}
-    if mask is not None:
-        batch["attention_mask"] = torch.tensor(mask)
-        batch["input_ids"] *= batch["attention_mask"]
-    return batch
-
-
 def with_positions(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return what transformers has to be given: `generate` counts the tokens of the mask, a plain forward does not."""
     if "attention_mask" not in batch:
         return batch
     return batch | {"position_ids": (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)}
-
-
-def results(output: object, mask: Tensor | None) -> list[Tensor]:
-    """Return results at real tokens; those of a row come from its last token, wherever it stands."""
-    is_by_row = getattr(output, "logits", None) is not None and output.logits.dim() == 2
-    return comparable(output, None if is_by_row else mask)
 
 
 def assert_equal_models(ours, theirs, family, task, batch, given, tolerance=1e-5, gradient=1e-5):
@@ -240,105 +188,3 @@ def test_caches_take_no_labels_and_no_classifier():
     classifier, _ = pair("gpt2", "classification")
     with pytest.raises(DataError, match="caches were given to a model for classification"):
         classifier(torch.ones(1, 1, dtype=torch.long), caches=state.caches)
-
-
-SEQ2SEQ_TASKS = ("base", "encoder", "seq2seq_lm", "classification", "token_classification")
-VARIANTS = [{}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, {"feed_forward_proj": "gated-silu"}]
-
-
-def seq2seq(task: str, mask: list[list[int]] | None) -> dict[str, Tensor]:
-    batch = inputs(mask)
-    if task == "classification":  # it reads the last end token, of which every row needs one, and transformers the same number
-        last = torch.full((3,), 6) if mask is None else (batch["attention_mask"] * torch.arange(7)).argmax(1)
-        batch["input_ids"][torch.arange(3), last] = 1
-    if task in ("base", "seq2seq_lm"):
-        batch["decoder_input_ids"] = torch.randint(2, 40, (3, 5), generator=torch.Generator().manual_seed(2))
-    return batch
-
-
-@pytest.mark.parametrize("mask", ["none", "right", "left"])
-@pytest.mark.parametrize("task", SEQ2SEQ_TASKS)
-@pytest.mark.parametrize("options", VARIANTS, ids=["v1.0", "v1.1", "silu"])
-def test_t5_equals_transformers(task, options, mask):
-    ours, theirs = pair("t5", task, **options)
-    batch = seq2seq(task, MASKS[mask])
-    on_decoder = task in ("base", "seq2seq_lm")
-    real = None if on_decoder else batch.get("attention_mask")
-    found, expected = results(ours(**batch), real)[:1], results(theirs(**batch), real)[:1]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    for model, result in ((ours, found), (theirs, expected)):
-        model.zero_grad()
-        projected(result).backward()
-    tied = ours.config.tie_word_embeddings
-    assert_same_gradients(
-        gradients(ours), converter_for("t5").weights(task, tied=tied, values=ours.config.values()).to_ours(gradients(theirs))
-    )
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-def test_the_loss_of_t5_equals_transformers(is_training):
-    ours, theirs = pair("t5", "seq2seq_lm", dropout_rate=0.0)
-    labels = torch.randint(2, 40, (3, 5), generator=torch.Generator().manual_seed(2))
-    labels[1, 3:] = -100
-    batch = inputs(MASKS["right"])
-    losses = [model(**batch, labels=labels).loss for model in (ours.train(is_training), theirs)]
-    torch.testing.assert_close(*losses, rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-def test_t5_decodes_token_by_token():
-    ours, _ = pair("t5", "seq2seq_lm")
-    batch = inputs(MASKS["left"])
-    ids = torch.randint(2, 40, (3, 5), generator=torch.Generator().manual_seed(2))
-    ids[:, 0] = 0
-    expected = ours(**batch, decoder_input_ids=ids).logits
-    logits, state = ours.prefill(batch["input_ids"], batch["attention_mask"], 5)
-    torch.testing.assert_close(logits, expected[:, 0], rtol=0, atol=1e-5)
-    for column in range(1, 5):
-        torch.testing.assert_close(ours.decode(ids[:, column], state), expected[:, column], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("task", ["seq2seq_lm", "token_classification"])
-def test_labels_at_padding_of_t5_are_no_targets(task, is_training):
-    ours, _ = pair("t5", task, dropout_rate=0.0)
-    batch = inputs(MASKS["left"])
-    mask = batch["attention_mask"]
-    labels = torch.randint(2, 3, mask.shape)
-    if task == "seq2seq_lm":
-        batch |= {"decoder_input_ids": batch["input_ids"], "decoder_attention_mask": mask}
-    found = [ours.train(is_training)(**batch, labels=each).loss for each in (labels, labels.masked_fill(mask == 0, -100))]
-    assert torch.equal(*found)
-
-
-@pytest.mark.parametrize(
-    ("task", "given", "message"),
-    [
-        ("seq2seq_lm", {"labels": torch.full((3, 5), -1)}, r"labels: row 0, position 0: -1 is not in 0 to 39"),
-        ("seq2seq_lm", {"labels": torch.full((2, 5), 3)}, r"labels must have shape \(3, 5\), found \(2, 5\)"),
-        ("seq2seq_lm", {}, "a T5 for seq2seq_lm needs decoder_input_ids or labels"),
-        ("base", {}, "a T5 for base needs decoder_input_ids"),
-        (
-            "encoder",
-            {"labels": torch.zeros(3, dtype=torch.long)},
-            "labels were given to a model for encoder, which takes no labels",
-        ),
-        ("classification", {"labels": torch.full((3,), 3)}, "labels: row 0: 3 is not in 0 to 2"),
-        (
-            "seq2seq_lm",
-            {"decoder_input_ids": torch.full((3, 2), 40)},
-            r"decoder_input_ids: row 0, position 0: id 40 is not in 0 to 39",
-        ),
-        (
-            "seq2seq_lm",
-            {"decoder_input_ids": torch.ones(3, 2, dtype=torch.long), "decoder_attention_mask": torch.ones(3, 3)},
-            r"decoder_attention_mask must have the shape of decoder_input_ids, \(3, 2\), found \(3, 3\)",
-        ),
-    ],
-)
-def test_inputs_of_t5_out_of_range_are_named(task, given, message):
-    ours, _ = pair("t5", task)
-    batch = inputs(None)
-    batch["input_ids"][:, -1] = 1
-    with pytest.raises(DataError, match=message):
-        ours(**batch, **given)

@@ -1,0 +1,60 @@
+"""Tiny random decoders and encoder-decoders of transformers, and the same models of ours, with the same values."""
+
+import torch
+import transformers
+from reference_models import comparable
+from torch import Tensor, nn
+
+from modelzoo.converters import converter_for
+from modelzoo.models.auto import model_class
+from modelzoo.models.model import Model
+
+
+def sizes(family: str) -> dict[str, object]:
+    common = {"vocab_size": 40, "num_labels": 3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    if family in ("t5", "mt5"):
+        tall = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
+        return (
+            common
+            | tall
+            | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "decoder_start_token_id": 0}
+        )
+    if family == "gpt2":
+        return common | {"n_embd": 16, "n_head": 4, "n_layer": 2, "n_inner": 24, "n_positions": 18}
+    wide = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "num_hidden_layers": 2}
+    return common | wide | {"intermediate_size": 24, "max_position_embeddings": 18}
+
+
+def pair(family: str, task: str, **options) -> tuple[Model, nn.Module]:
+    """Return our model and transformers', with the same values."""
+    converter, kind = converter_for(family), model_class(family)
+    config = transformers.AutoConfig.for_model(family, **sizes(family) | options)
+    theirs = getattr(transformers, converter.architectures[task])(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in theirs.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        is_norm = parameter.dim() == 1 and name.endswith("weight")
+        parameter.data = 1 + 0.2 * noise if is_norm else 0.3 * noise
+    state = theirs.state_dict()
+    values = converter.read_config(theirs.config.to_dict(), task)
+    if converter.is_tied_by_tensors:
+        values["tie_word_embeddings"] = theirs.config.tie_word_embeddings
+    ours = kind.from_config(kind.config_class(**values), task).eval()
+    tensors = converter.weights(task, tied=values["tie_word_embeddings"], values=values).to_ours(state)
+    ours.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()})
+    return ours, theirs
+
+
+def inputs(mask: list[list[int]] | None) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    batch = {"input_ids": torch.randint(2, 40, (3, 7), generator=generator)}
+    if mask is not None:
+        batch["attention_mask"] = torch.tensor(mask)
+        batch["input_ids"] *= batch["attention_mask"]
+    return batch
+
+
+def results(output: object, mask: Tensor | None) -> list[Tensor]:
+    """Return results at real tokens; those of a row come from its last token, wherever it stands."""
+    is_by_row = getattr(output, "logits", None) is not None and output.logits.dim() == 2
+    return comparable(output, None if is_by_row else mask)
