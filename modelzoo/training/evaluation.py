@@ -1,7 +1,7 @@
 """Evaluation: exact metrics over all samples of a data set, each counted once, on any number of ranks."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,9 @@ class EvaluationSet:
         return sum(self.dataset.lengths)
 
 
-def measure(model: nn.Module, samples: EvaluationSet, world: World) -> dict[str, float]:
+def measure(
+    model: nn.Module, samples: EvaluationSet, world: World, *, wants_stop: Callable[[], bool] | None = None
+) -> dict[str, float]:
     """Return the metrics of a plain or sharded model, the same on every rank. Collective.
 
     The model is left in the mode that it had. Nothing is drawn from any random generator.
@@ -49,10 +51,21 @@ def measure(model: nn.Module, samples: EvaluationSet, world: World) -> dict[str,
         model: Of the task of the samples.
         samples: What to evaluate on.
         world: The processes.
+        wants_stop: Asked on every rank between forwards; None never stops.
+
+    Raises:
+        EvaluationStopped: Any rank wanted to stop; all raise it.
     """
     metrics = TaskMetrics(samples.dataset, samples.rows, samples.columns)
     with evaluating(model):
-        for batch in forward_all(model, samples.dataset, world, batch_tokens=samples.batch_tokens, vocab_size=samples.vocab_size):
+        for batch in forward_all(
+            model,
+            samples.dataset,
+            world,
+            batch_tokens=samples.batch_tokens,
+            vocab_size=samples.vocab_size,
+            wants_stop=wants_stop,
+        ):
             metrics.update(batch)
     return metrics.values(world)
 

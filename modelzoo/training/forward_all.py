@@ -1,6 +1,6 @@
 """Running a model over every sample of a data set once, on any number of ranks, longest first and without much padding."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +12,14 @@ from modelzoo.data import collate, count_targets, micro_batches
 from modelzoo.runtime import World, reshard
 from modelzoo.training.step import Dataset
 
-__all__ = ["ForwardBatch", "evaluating", "forward_all"]
+__all__ = ["EvaluationStopped", "ForwardBatch", "evaluating", "forward_all"]
 
 VOCABULARY_LOGITS = 2**26
 """Most logits of one forward of a language model (256 MiB of float32)."""
+
+
+class EvaluationStopped(Exception):
+    """Somebody asked to stop in the middle of an evaluation; all ranks raise it at the same batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def forward_all(
-    model: nn.Module, dataset: Dataset, world: World, *, batch_tokens: int, vocab_size: int | None = None
+    model: nn.Module,
+    dataset: Dataset,
+    world: World,
+    *,
+    batch_tokens: int,
+    vocab_size: int | None = None,
+    wants_stop: Callable[[], bool] | None = None,
 ) -> Iterator[ForwardBatch]:
     """Give a forward for each batch of this rank; together the ranks see every sample once. Collective for sharded models.
 
@@ -55,11 +65,17 @@ def forward_all(
         world: The processes.
         batch_tokens: Most tokens of one forward, padding included; a longer sample stands alone.
         vocab_size: Given where the logits are over the vocabulary: bounds the tokens so that they take 256 MiB.
+        wants_stop: Asked on every rank before each round of forwards; None never stops.
+
+    Raises:
+        EvaluationStopped: Any rank wanted to stop.
     """
     if vocab_size is not None:
         batch_tokens = min(batch_tokens, max(VOCABULARY_LOGITS // vocab_size, 1))
     pieces = micro_batches(range(len(dataset.lengths)), dataset.lengths, None, batch_tokens)
     for start in range(0, len(pieces), world.world_size):
+        if wants_stop is not None and world.sum([wants_stop()])[0]:
+            raise EvaluationStopped
         place = start + world.rank
         is_real = place < len(pieces)
         batch = _forward(model, dataset, pieces[place] if is_real else pieces[-1], world.device)

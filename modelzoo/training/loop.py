@@ -17,6 +17,7 @@ from modelzoo.data import BatchStream
 from modelzoo.errors import DataError
 from modelzoo.runtime import Identity, World, mark_agreed, raise_together, retain, save_checkpoint
 from modelzoo.training.evaluation import EvaluationSet, measure
+from modelzoo.training.forward_all import EvaluationStopped
 from modelzoo.training.loop_state import LoopState
 from modelzoo.training.metrics import is_better
 from modelzoo.training.optimizer import set_lr
@@ -98,7 +99,9 @@ class Loop:
             SaveError: A checkpoint could not be written; the ones before are intact.
         """
         self.job.model.train()
-        while self.state.step < self.job.total_steps:
+        if self.state.is_evaluation_due:
+            self._evaluate()
+        while self.state.step < self.job.total_steps and not self.state.is_evaluation_due:
             batch, stopped = self._next_batch()
             if stopped != "finished":
                 self._save()
@@ -107,6 +110,9 @@ class Loop:
             self._take_step(batch)
             improved = self._evaluate_if_due(before)
             self._save_if_due(before, improved)
+        if self.state.is_evaluation_due:
+            self._save()
+            return self._agree_on_stop()
         return "finished"
 
     def _next_batch(self) -> tuple[_Batch, Stopped]:
@@ -125,24 +131,24 @@ class Loop:
             )
         except Exception as unexpected:  # told to all ranks in the next lines, which raise it
             error = unexpected
-        targets, tokens, failed, interrupted, preempted = self.world.sum(
-            [
-                sum(batch.num_targets for batch in micro_batches),
-                sum(batch.num_tokens for batch in micro_batches),
-                error is not None,
-                self._signals.wanted == "interrupted",
-                self._signals.wanted == "preempted",
-            ]
+        own_targets = sum(batch.num_targets for batch in micro_batches)
+        own_tokens = sum(batch.num_tokens for batch in micro_batches)
+        targets, tokens, failed, stop = self.world.sum(
+            [own_targets, own_tokens, error is not None, self._signals.wanted != "finished"]
         )
         if failed:
             raise_together(self.world, error)
-        stopped: Stopped = "preempted" if preempted else "interrupted" if interrupted else "finished"
+        stopped: Stopped = self._agree_on_stop() if stop else "finished"
         if not targets and stopped == "finished":
             raise mark_agreed(
                 self.world,
                 DataError(f"step {self.state.step + 1}: none of the samples {indices[:20]} has a target; look at their labels"),
             )
         return _Batch(micro_batches, len(indices), int(targets), int(tokens), time.monotonic() - started), stopped
+
+    def _agree_on_stop(self) -> Stopped:
+        """Return why the run stops, when any rank was asked to. Collective."""
+        return "preempted" if "preempted" in self.world.gather(self._signals.wanted) else "interrupted"
 
     def _take_step(self, batch: _Batch) -> None:
         """Train on a batch, and note and show what came of it. Collective."""
@@ -209,11 +215,21 @@ class Loop:
 
     def _evaluate_if_due(self, before: int) -> bool:
         """Evaluate at the period and at the end, and return whether it is the best so far, the same on every rank. Collective."""
-        samples, state = self.job.evaluation, self.state
-        if samples is None or not (self._is_due(self.job.settings.evaluation.every, before) or self._is_last):
+        if self.job.evaluation is None or not (self._is_due(self.job.settings.evaluation.every, before) or self._is_last):
             return False
+        return self._evaluate()
+
+    def _evaluate(self) -> bool:
+        """Evaluate, and return whether it is the best so far; asked to stop meanwhile, leave it due. Collective."""
+        samples, state = self.job.evaluation, self.state
+        assert samples is not None
         started = time.monotonic()
-        values = measure(self.job.model, samples, self.world)
+        state.is_evaluation_due = True
+        try:
+            values = measure(self.job.model, samples, self.world, wants_stop=lambda: self._signals.wanted != "finished")
+        except EvaluationStopped:
+            return False
+        state.is_evaluation_due = False
         seconds = time.monotonic() - started
         self._pace.add_evaluation(seconds)
         # the values come from sums over all ranks; rank 0's are taken so that no last bit decides differently elsewhere

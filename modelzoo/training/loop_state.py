@@ -28,6 +28,9 @@ class LoopState:
     seconds: float = 0.0
     """Time spent in the loop, over all its parts."""
 
+    is_evaluation_due: bool = False
+    """Whether the evaluation of this step was due and did not finish, because the run was asked to stop."""
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return asdict(self)
@@ -43,7 +46,3 @@ class LoopState:
             return cls(**values)
         except TypeError as error:
             raise CheckpointError(f"state of the loop: {error}; it was saved by another version") from error
-
-    def is_evaluated(self) -> bool:
-        """Whether the model of this step has been evaluated."""
-        return bool(self.evaluations) and self.evaluations[-1]["step"] == self.step

@@ -18,13 +18,16 @@ class Records:
     Args:
         path: The file; None keeps nothing (ranks other than 0).
         step: Lines of later steps are removed first, with a line that a kill cut short.
+        is_evaluation_due: Whether the evaluation of that step is still to come; then its line is removed as well.
     """
 
-    def __init__(self, path: Path | None, step: int = 0) -> None:
+    def __init__(self, path: Path | None, step: int = 0, *, is_evaluation_due: bool = False) -> None:
         self._path = path
         if path is None:
             return
         kept = [line for line in read_records(path) if line["step"] <= step] if path.exists() else []
+        if is_evaluation_due:
+            kept = [line for line in kept if line["step"] < step or "evaluation" not in line]
         temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(_line(values) for values in kept), encoding="utf-8")
         os.replace(temporary, path)

@@ -121,7 +121,7 @@ def _train_and_finish(
     # dropout draws differ between ranks; on one process nothing depends on how many numbers the new head took
     seed_everything(settings.train.seed + 1 + world.rank)
     state = _restore(job, world, progress)
-    records = Records(directory.metrics if world.is_main else None, state.step)
+    records = Records(directory.metrics if world.is_main else None, state.step, is_evaluation_due=state.is_evaluation_due)
     try:
         with StopSignals() as signals:
             stopped = Loop(job, state, world, progress, records, signals).run()

@@ -90,7 +90,7 @@ def test_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
     assert timeless(other.folder / "metrics.jsonl") != timeless(first.folder / "metrics.jsonl")
 
 
-@pytest.mark.parametrize("stops", [(1,), (5, 7), (6,), (2, 3, 4, 9)])
+@pytest.mark.parametrize("stops", [(1,), (5, 7), (6, 12), (2, 3, 4, 9)])
 def test_stopped_and_resumed_run_is_bit_for_bit_one_that_never_stopped(tmp_path, stops):
     settings = settings_for(tmp_path, train__micro_batch_size=3)
     whole = train(settings, progress=SilentProgress())
@@ -102,6 +102,14 @@ def test_stopped_and_resumed_run_is_bit_for_bit_one_that_never_stopped(tmp_path,
     assert result.stopped == "finished"
     assert result.history == whole.history
     assert_same_end(whole, result, 12)
+
+
+def test_stop_in_the_middle_of_an_evaluation_leaves_it_for_the_resumed_run(tmp_path):
+    settings = settings_for(tmp_path)
+    stopped = train(settings, progress=StopAt(6))
+    assert stopped.history == ()
+    assert find_latest(stopped.folder / "checkpoints").manifest.step == 6
+    assert [record["step"] for record in resume(stopped.folder, progress=SilentProgress()).history] == [6, 12]
 
 
 def test_run_whose_process_vanished_resumes_from_its_last_checkpoint(tmp_path, monkeypatch):
