@@ -136,13 +136,14 @@ class Model(nn.Module):
             if module is self or initialise is None:
                 continue
             own = {f"{prefix}.{name}": parameter for name, parameter in module.named_parameters(recurse=False)}
-            kept = {} if only is None else {name: each.detach().clone() for name, each in own.items() if name not in only}
+            kept = [] if only is None else [name for name in own if name not in only]
             if own and len(kept) == len(own):
                 continue
+            values = {name: own[name].detach().clone() for name in kept}
             initialise(self.config.initializer_range)
             with torch.no_grad():
-                for name, values in kept.items():
-                    own[name].copy_(values)
+                for name, value in values.items():
+                    own[name].copy_(value)
 
     @classmethod
     def from_config(cls, config: ModelConfig, task: Task = "base") -> Self:
@@ -227,6 +228,7 @@ class Model(nn.Module):
             values["tie_word_embeddings"] = hub.are_tied(folder, facts, allow_pickle=allow_pickle)
         if dropout is not None:
             values |= {name: dropout for name in values if name.endswith("dropout")}
+        hub.check_sizes(folder, hub.ModelFacts(cls.family, task, values, source), allow_pickle=allow_pickle)
         model = cls._without_values(cls.config_class(**values, source=source), task)
         model.source_folder = folder
         report = hub.load_weights(
