@@ -3,134 +3,21 @@
 A family's file says how it counts positions and which heads it has; the way through the model is written once, here.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from modelzoo.converters import Task
-from modelzoo.errors import ConfigError
-from modelzoo.layers import (
-    Attention,
-    Dropout,
-    Embedding,
-    Encoder,
-    FeedForward,
-    FeedForwardBlock,
-    LayerNorm,
-    Layout,
-    LearnedPositionEmbedding,
-    SelfAttentionBlock,
-    TransformerBlock,
-    activation,
-)
+from modelzoo.layers import Embedding, Encoder, Layout
+from modelzoo.models.encoder_parts import EncoderConfig, SegmentedConfig, TextEmbeddings, post_norm_encoder
 from modelzoo.models.heads import LinearHead, MaskedLmHead, Pooler
 from modelzoo.models.inputs import check_ids, check_length, check_shape
 from modelzoo.models.losses import IGNORED, cross_entropy, span_loss
-from modelzoo.models.model import Model, ModelConfig, ModelOutput
+from modelzoo.models.model import Model, ModelOutput
 from modelzoo.models.targets import require_label_kind, span_targets, targets
 
-__all__ = ["EncoderConfig", "EncoderModel", "TextEmbeddings"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EncoderConfig(ModelConfig):
-    """Sizes and options of a BERT-like encoder; the defaults are BERT-base's."""
-
-    hidden_size: int = 768
-    """D, a multiple of num_heads."""
-    num_layers: int = 12
-    """Transformer blocks, at least 1."""
-    num_heads: int = 12
-    """Attention heads of a block."""
-    intermediate_size: int = 3072
-    """Width of the feed-forward network."""
-    activation: str = "gelu"
-    """Of the feed-forward network, by Hugging Face's name."""
-    hidden_dropout: float = 0.1
-    """Probability of dropping a feature after the embeddings and after every sublayer."""
-    attention_dropout: float = 0.1
-    """Probability of dropping an attention weight."""
-    classifier_dropout: float | None = None
-    """Probability of dropping a feature before the classifier; None for hidden_dropout."""
-    max_positions: int = 512
-    """Rows of the position table."""
-    type_vocab_size: int = 2
-    """Rows of the segment table."""
-    norm_eps: float = 1e-12
-    """Added to the variance in every norm."""
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        # Not super(): a dataclass with slots is a new class, which the zero-argument form does not see.
-        ModelConfig.__post_init__(self)
-        for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "type_vocab_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.hidden_size % self.num_heads:
-            near = [heads for heads in range(1, self.hidden_size + 1) if self.hidden_size % heads == 0]
-            best = min(near, key=lambda heads: abs(heads - self.num_heads))
-            raise ConfigError(f"num_heads={self.num_heads} does not divide hidden_size={self.hidden_size}; use {best} heads, say")
-        for name in ("hidden_dropout", "attention_dropout", "classifier_dropout"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
-                raise ConfigError(f"{name}={value} must lie in 0 to 1, 1 excluded")
-        if not self.norm_eps > 0:
-            raise ConfigError(f"norm_eps={self.norm_eps} must be greater than 0")
-        activation(self.activation)
-
-    @property
-    def head_dropout(self) -> float:
-        """The dropout before a classifier."""
-        return self.hidden_dropout if self.classifier_dropout is None else self.classifier_dropout
-
-
-class TextEmbeddings(nn.Module):
-    """norm(token + segment + position), then dropout.
-
-    Args:
-        config: Sizes.
-        position_offset: Row of the position table that position 0 uses.
-        position_padding_idx: Row of the position table that gets no gradient; None for none.
-    """
-
-    def __init__(self, config: EncoderConfig, *, position_offset: int, position_padding_idx: int | None) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.token = Embedding(config.vocab_size, size, config.pad_token_id)
-        self.position = LearnedPositionEmbedding(config.max_positions, size, position_padding_idx, offset=position_offset)
-        self.segment = Embedding(config.type_vocab_size, size)
-        self.norm = LayerNorm(size, config.norm_eps)
-        self.dropout = Dropout(config.hidden_dropout)
-
-    def forward(self, ids: Tensor, segments: Tensor | None, positions: Tensor) -> Tensor:
-        """Embed.
-
-        Args:
-            ids: (tokens,) or (B, T) int64.
-            segments: The shape of `ids`, int64; None for all zeros.
-            positions: The shape of `ids`, or one that broadcasts to it, int64.
-
-        Returns:
-            (tokens, D) or (B, T, D) float.
-        """
-        segment = self.segment.weight[0] if segments is None else self.segment(segments)
-        embedded: Tensor = self.dropout(self.norm(self.token(ids) + segment + self.position(positions)))
-        return embedded
-
-
-def _encoder(config: EncoderConfig) -> Encoder:
-    def block() -> TransformerBlock:
-        attention = Attention(config.hidden_size, config.num_heads, dropout=config.attention_dropout)
-        feed_forward = FeedForward(config.hidden_size, config.intermediate_size, activation=config.activation)
-        norms = [LayerNorm(config.hidden_size, config.norm_eps) for _ in range(2)]
-        return TransformerBlock(
-            SelfAttentionBlock(attention, norms[0], norm_position="post", dropout=config.hidden_dropout),
-            FeedForwardBlock(feed_forward, norms[1], norm_position="post", dropout=config.hidden_dropout),
-        )
-
-    return Encoder(block() for _ in range(config.num_layers))
+__all__ = ["EncoderModel", "UnsegmentedModel"]
 
 
 class EncoderModel(Model):
@@ -152,21 +39,30 @@ class EncoderModel(Model):
     def __init__(self, config: EncoderConfig, task: Task = "base") -> None:
         super().__init__(config, task)
         self.embeddings = self.build_embeddings(config)
-        self.encoder = _encoder(config)
+        self.encoder = self.build_encoder(config)
         self.pooler = Pooler(config.hidden_size) if task in self.pooled_tasks else None
         self.head = self.build_head(config, task)
 
-    def build_embeddings(self, config: EncoderConfig) -> TextEmbeddings:
-        """Return the embeddings."""
-        raise NotImplementedError
+    def build_embeddings(self, config: EncoderConfig) -> nn.Module:
+        """Return the embeddings, with the token table as `token`: from ids, segments and positions to hidden states."""
+        return TextEmbeddings(config)
+
+    def build_encoder(self, config: EncoderConfig) -> Encoder:
+        """Return the stack."""
+        return post_norm_encoder(config)
+
+    @property
+    def position_offset(self) -> int:
+        """Hugging Face's number of the first position."""
+        return 0
 
     def positions(self, ids: Tensor) -> Tensor | None:
-        """Return (B, T) int64 positions, or None for a token's column.
+        """Return (B, T) int64 positions, or None for a token's column, padding included.
 
         Args:
             ids: (B, T) int64.
         """
-        raise NotImplementedError
+        return None
 
     def build_head(self, config: EncoderConfig, task: Task) -> nn.Module | None:
         """Return the head of a task; None for "base"."""
@@ -185,7 +81,12 @@ class EncoderModel(Model):
     @property
     def max_length(self) -> int:
         """The longest sequence, in tokens."""
-        return self.embeddings.position.max_positions
+        return self.config.max_positions - self.position_offset
+
+    @property
+    def _token_table(self) -> Embedding:
+        table: Embedding = self.embeddings.token  # type: ignore[assignment, union-attr]  # a module's attribute
+        return table
 
     def shard_units(self) -> list[nn.Module]:
         """Return the encoder's blocks in forward order."""
@@ -212,7 +113,7 @@ class EncoderModel(Model):
             input_ids: (B, T) int64 in [0, vocab_size).
             attention_mask: (B, T), non-zero where there is a token; None when all are.
             token_type_ids: (B, T) int64 in [0, type_vocab_size); None for zeros.
-            position_ids: (B, T) int64 rows of the position table, as Hugging Face counts them; None for the family's own count.
+            position_ids: (B, T) int64 positions, as Hugging Face counts them; None for the family's own count.
             labels: "classification": (B,) int64; "token_classification" and "masked_lm": (B, T) int64; -100 is ignored, and so is
                 what stands at padding.
             start_positions: "question_answering": (B,) int64 column of the answer's first token.
@@ -229,6 +130,18 @@ class EncoderModel(Model):
         layout = self._layout(input_ids, attention_mask, token_type_ids, position_ids)
         segments = None if token_type_ids is None else layout.pack(token_type_ids)
         hidden = self.embeddings(layout.pack(input_ids), segments, layout.positions)
+        return self._run(hidden, layout, attention_mask, labels, start_positions, end_positions)
+
+    def _run(
+        self,
+        hidden: Tensor,
+        layout: Layout,
+        attention_mask: Tensor | None,
+        labels: Tensor | None,
+        start_positions: Tensor | None,
+        end_positions: Tensor | None,
+    ) -> ModelOutput:
+        """Go from embedded tokens to the task's output."""
         if self.task == "classification":
             return self._classify(hidden, layout, labels)
         hidden = self.encoder(hidden, layout)
@@ -251,13 +164,13 @@ class EncoderModel(Model):
         """Check the inputs and say where the real tokens are."""
         check_ids("input_ids", input_ids, self.config.vocab_size, "vocab_size")
         if token_type_ids is not None:
+            assert isinstance(self.config, SegmentedConfig)
             check_ids("token_type_ids", token_type_ids, self.config.type_vocab_size, "type_vocab_size")
             check_shape("token_type_ids", token_type_ids, input_ids)
-        table = self.embeddings.position
         if position_ids is not None:
-            check_ids("position_ids", position_ids, table.num_embeddings, "max_positions")
+            check_ids("position_ids", position_ids, self.config.max_positions, "max_positions")
             check_shape("position_ids", position_ids, input_ids, may_be_one_row=True)
-            positions: Tensor | None = position_ids - table.offset
+            positions: Tensor | None = position_ids - self.position_offset
         else:
             positions = self.positions(input_ids)
         if attention_mask is None:
@@ -266,7 +179,8 @@ class EncoderModel(Model):
             check_shape("attention_mask", attention_mask, input_ids)
             layout = Layout.packed(attention_mask, positions)
         longest = int(layout.positions.max()) + 1 if layout.positions.numel() else 0
-        note = f"{table.num_embeddings} positions" + (f", padding_idx {table.padding_idx}" if table.offset else "")
+        note = f"{self.config.max_positions} positions"
+        note += f", padding_idx {self.position_offset - 1}" if self.position_offset else ""
         check_length(longest, self.max_length, note)
         return layout
 
@@ -287,10 +201,10 @@ class EncoderModel(Model):
     def _score_tokens(self, hidden: Tensor, layout: Layout, labels: Tensor | None) -> ModelOutput:
         assert self.head is not None
         if labels is None or not self.training:
-            return self._scored(layout.unpack(self.head(hidden, self.embeddings.token)), labels, layout)
+            return self._scored(layout.unpack(self.head(hidden, self._token_table)), labels, layout)
         wanted = layout.pack(targets(labels, layout, layout.batch_shape, self.config.vocab_size)).flatten()
         supervised = wanted != IGNORED
-        scores = self.head(hidden.flatten(0, -2)[supervised], self.embeddings.token)
+        scores = self.head(hidden.flatten(0, -2)[supervised], self._token_table)
         return ModelOutput(loss=cross_entropy(scores, wanted[supervised]))
 
     def _answer(
@@ -303,3 +217,39 @@ class EncoderModel(Model):
             return ModelOutput(start_logits=start_logits, end_logits=end_logits)
         starts, ends = span_targets("start_positions", starts, layout), span_targets("end_positions", ends, layout)
         return ModelOutput(loss=span_loss(start_logits, end_logits, starts, ends), start_logits=start_logits, end_logits=end_logits)
+
+
+class UnsegmentedModel(EncoderModel):
+    """An encoder whose tokens belong to no segments, so that its forward takes no token types.
+
+    Args:
+        config: Of the family.
+        task: As of `EncoderModel`.
+    """
+
+    def forward(  # type: ignore[override]  # token types are left out, and a caller asks a forward what it takes
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+    ) -> ModelOutput:
+        """Run the model.
+
+        Args:
+            input_ids: As of `EncoderModel.forward`, and so are all others.
+            attention_mask: (B, T).
+            position_ids: (B, T) int64.
+            labels: (B,) or (B, T) int64.
+            start_positions: (B,) int64.
+            end_positions: (B,) int64.
+
+        Returns:
+            As `EncoderModel.forward`.
+
+        Raises:
+            DataError: As `EncoderModel.forward`.
+        """
+        return super().forward(input_ids, attention_mask, None, position_ids, labels, start_positions, end_positions)

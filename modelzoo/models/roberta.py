@@ -8,14 +8,15 @@ from torch import Tensor, nn
 
 from modelzoo.converters import Task
 from modelzoo.errors import ConfigError
-from modelzoo.models.encoder_model import EncoderConfig, EncoderModel, TextEmbeddings
+from modelzoo.models.encoder_model import EncoderModel
+from modelzoo.models.encoder_parts import EncoderConfig, SegmentedConfig, TextEmbeddings
 from modelzoo.models.heads import DenseHead
 
 __all__ = ["Roberta", "RobertaConfig", "XlmRoberta", "XlmRobertaConfig"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RobertaConfig(EncoderConfig):
+class RobertaConfig(SegmentedConfig):
     """Sizes and options of a RoBERTa; the defaults are roberta-base's."""
 
     vocab_size: int = 50265
@@ -31,7 +32,7 @@ class RobertaConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         """Check the values."""
-        EncoderConfig.__post_init__(self)
+        SegmentedConfig.__post_init__(self)
         if self.pad_token_id is None:
             raise ConfigError("pad_token_id=None: RoBERTa counts positions from it; give the id of the padding token")
         if self.max_positions <= self.pad_token_id + 1:
@@ -64,10 +65,15 @@ class Roberta(EncoderModel):
     config_class = RobertaConfig
     pooled_tasks: ClassVar[tuple[Task, ...]] = ("base",)
 
+    @property
+    def position_offset(self) -> int:
+        """Hugging Face's number of the first position: pad_token_id + 1."""
+        assert self.config.pad_token_id is not None  # RobertaConfig has checked
+        return self.config.pad_token_id + 1
+
     def build_embeddings(self, config: EncoderConfig) -> TextEmbeddings:
         """Return embeddings whose first position is row pad_token_id + 1."""
-        assert config.pad_token_id is not None  # RobertaConfig has checked
-        return TextEmbeddings(config, position_offset=config.pad_token_id + 1, position_padding_idx=config.pad_token_id)
+        return TextEmbeddings(config, position_offset=self.position_offset, position_padding_idx=config.pad_token_id)
 
     def positions(self, ids: Tensor) -> Tensor | None:
         """Count the tokens that are not padding, by their ids and not by the mask, as fairseq and transformers do.
