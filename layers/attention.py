@@ -47,6 +47,7 @@ class Attention(nn.Module):
         window: A query attends only to keys less than this many columns away; None for all.
         query_norm: Applied to each query head, (..., N, H), before the positions (Qwen3); None for none.
         key_norm: The same for key heads.
+        length_scale: Whether each map's products are divided by the square root of its input's width (CPM-1, CPM-2, CPM-Bee).
 
     Raises:
         ValueError: Heads that do not divide, or a number out of range.
@@ -68,6 +69,7 @@ class Attention(nn.Module):
         window: int | None = None,
         query_norm: nn.Module | None = None,
         key_norm: nn.Module | None = None,
+        length_scale: bool = False,
     ) -> None:
         super().__init__()
         num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
@@ -84,11 +86,12 @@ class Attention(nn.Module):
         self.is_causal = is_causal
         self.window = window
         context_size = hidden_size if context_size is None else context_size
-        self.query = Linear(hidden_size, num_heads * head_size, bias, tensor_split="column")
-        self.key = Linear(context_size, num_key_value_heads * head_size, bias, tensor_split="column")
-        self.value = Linear(context_size, num_key_value_heads * head_size, bias, tensor_split="column")
+        scales = [width**-0.5 if length_scale else 1.0 for width in (hidden_size, context_size, num_heads * head_size)]
+        self.query = Linear(hidden_size, num_heads * head_size, bias, scale=scales[0], tensor_split="column")
+        self.key = Linear(context_size, num_key_value_heads * head_size, bias, scale=scales[1], tensor_split="column")
+        self.value = Linear(context_size, num_key_value_heads * head_size, bias, scale=scales[1], tensor_split="column")
         output_bias = bias if output_bias is None else output_bias
-        self.output = Linear(num_heads * head_size, hidden_size, output_bias, tensor_split="row")
+        self.output = Linear(num_heads * head_size, hidden_size, output_bias, scale=scales[2], tensor_split="row")
         self.query_norm = query_norm
         self.key_norm = key_norm
 
@@ -174,6 +177,7 @@ class Attention(nn.Module):
         assert lengths is not None
         assert key_lengths is not None
         is_plain_causal = self.is_causal and self.window is None and layout is key_layout and layout.prefix is None and bias is None
+        is_plain_causal = is_plain_causal and layout.context is None
         masks = None if is_plain_causal else attention_masks(layout, key_layout, is_causal=self.is_causal, window=self.window)
         pieces = []
         parts = zip(query.split(lengths), key.split(key_lengths), value.split(key_lengths), strict=True)
@@ -197,6 +201,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Attend within each row: (B, N, T, H) and (B, K, S, H) to (B, T, N * H)."""
         is_whole = layout is key_layout and layout.mask is None and layout.prefix is None and layout.start == 0
+        is_whole = is_whole and layout.context is None
         is_plain_causal = self.is_causal and self.window is None and is_whole and bias is None
         mask = None if is_plain_causal else attention_masks(layout, key_layout, is_causal=self.is_causal, window=self.window)
         assert not isinstance(mask, tuple)

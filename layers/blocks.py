@@ -50,6 +50,7 @@ class SelfAttentionBlock(nn.Module):
         norm_position: "pre" normalises the sublayer's input, "post" the sum.
         dropout: Probability of dropping a feature of the sublayer's output in training.
         residual_scale: Factor on the sublayer's output before it is added (MiniCPM).
+        sum_scale: Factor on the sum (CPM-Bee).
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class SelfAttentionBlock(nn.Module):
         norm_position: NormPosition = "pre",
         dropout: float = 0.0,
         residual_scale: float = 1.0,
+        sum_scale: float = 1.0,
     ) -> None:
         super().__init__()
         _check_norm_position(norm_position)
         self.norm_position = norm_position
         self.residual_scale = residual_scale
+        self.sum_scale = sum_scale
         self.sublayer = attention
         self.norm = norm
         self.dropout = Dropout(dropout)
@@ -115,6 +118,7 @@ class CrossAttentionBlock(nn.Module):
         norm_position: "pre" normalises the queries' side of the input, "post" the sum.
         dropout: Probability of dropping a feature of the sublayer's output in training.
         residual_scale: Factor on the sublayer's output before it is added.
+        sum_scale: Factor on the sum (CPM-Bee).
     """
 
     def __init__(
@@ -125,11 +129,13 @@ class CrossAttentionBlock(nn.Module):
         norm_position: NormPosition = "pre",
         dropout: float = 0.0,
         residual_scale: float = 1.0,
+        sum_scale: float = 1.0,
     ) -> None:
         super().__init__()
         _check_norm_position(norm_position)
         self.norm_position = norm_position
         self.residual_scale = residual_scale
+        self.sum_scale = sum_scale
         self.sublayer = attention
         self.norm = norm
         self.dropout = Dropout(dropout)
@@ -175,6 +181,7 @@ class FeedForwardBlock(nn.Module):
         norm_position: "pre" normalises the sublayer's input, "post" the sum.
         dropout: Probability of dropping a feature of the sublayer's output in training.
         residual_scale: Factor on the sublayer's output before it is added.
+        sum_scale: Factor on the sum (CPM-Bee).
     """
 
     def __init__(
@@ -185,11 +192,13 @@ class FeedForwardBlock(nn.Module):
         norm_position: NormPosition = "pre",
         dropout: float = 0.0,
         residual_scale: float = 1.0,
+        sum_scale: float = 1.0,
     ) -> None:
         super().__init__()
         _check_norm_position(norm_position)
         self.norm_position = norm_position
         self.residual_scale = residual_scale
+        self.sum_scale = sum_scale
         self.sublayer = feed_forward
         self.norm = norm
         self.dropout = Dropout(dropout)
@@ -217,10 +226,12 @@ def _add(hidden: Tensor, change: Tensor, block: SelfAttentionBlock | CrossAttent
     if block.residual_scale != 1.0:
         change = change * block.residual_scale
     total = hidden + change
+    if block.sum_scale != 1.0:
+        total = total * block.sum_scale
     normalised: Tensor = block.norm(total) if block.norm_position == "post" else total
     return normalised
 
 
 def _block_repr(block: SelfAttentionBlock | CrossAttentionBlock | FeedForwardBlock) -> str:
-    scale = "" if block.residual_scale == 1.0 else f", residual_scale={block.residual_scale:.4g}"
-    return f"norm_position={block.norm_position}{scale}"
+    scales = [(name, getattr(block, name)) for name in ("residual_scale", "sum_scale")]
+    return f"norm_position={block.norm_position}" + "".join(f", {name}={scale:.4g}" for name, scale in scales if scale != 1.0)

@@ -20,6 +20,7 @@ class FeedForward(nn.Module):
         bias: Whether the maps have a bias.
         dropout: Probability of dropping an inner feature in training (T5).
         output_size: Width of the result; None for hidden_size.
+        length_scale: Whether each map's products are divided by the square root of its input's width (CPM-1, CPM-2, CPM-Bee).
     """
 
     def __init__(
@@ -32,15 +33,21 @@ class FeedForward(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         output_size: int | None = None,
+        length_scale: bool = False,
     ) -> None:
         super().__init__()
         self.activation = activation
         self._function = activation_function(activation)
-        self.gate = Linear(hidden_size, intermediate_size, bias, tensor_split="column") if is_gated else None
-        self.up = Linear(hidden_size, intermediate_size, bias, tensor_split="column")
+        scales = [width**-0.5 if length_scale else 1.0 for width in (hidden_size, intermediate_size)]
+
+        def inner() -> Linear:
+            return Linear(hidden_size, intermediate_size, bias, scale=scales[0], tensor_split="column")
+
+        self.gate = inner() if is_gated else None
+        self.up = inner()
         self.dropout = Dropout(dropout)
         output_size = hidden_size if output_size is None else output_size
-        self.down = Linear(intermediate_size, output_size, bias, tensor_split="row")
+        self.down = Linear(intermediate_size, output_size, bias, scale=scales[1], tensor_split="row")
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Transform each token by itself.

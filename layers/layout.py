@@ -33,6 +33,8 @@ class Layout:
         indices: Packed only: (tokens,) places of the real tokens in the flattened (B * T).
         mask: Dense only: (B, S) bool of the keys that hold a token, or None when all do.
         prefix: Leading tokens of each sequence that every query of it may see, whatever the order rule; None for no prefix.
+        context: Bool of the keys: tokens, anywhere in a sequence, that every query of it may see and that see no others (CPM);
+            (tokens,) packed, (B, S) dense. None for no context.
         start: Dense only: column of the first token; the keys are columns 0 to start + T - 1.
     """
 
@@ -43,12 +45,18 @@ class Layout:
     indices: Tensor | None = None
     mask: Tensor | None = None
     prefix: tuple[int, ...] | None = None
+    context: Tensor | None = None
     start: int = 0
     _memo: dict[Hashable, object] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def packed(
-        mask: Tensor, positions: Tensor | None = None, *, spans: Tensor | None = None, prefix: Sequence[int] | None = None
+        mask: Tensor,
+        positions: Tensor | None = None,
+        *,
+        spans: Tensor | None = None,
+        prefix: Sequence[int] | None = None,
+        context: Tensor | None = None,
     ) -> "Layout":
         """Keep the real tokens of a padded batch.
 
@@ -58,6 +66,7 @@ class Layout:
             spans: (B, T) int: tokens of one row attend to each other only within equal neighbouring values (several texts in one
                 row); None for one text a row.
             prefix: As the attribute, one entry a sequence (a row, or a span of it).
+            context: As the attribute, (B, T).
         """
         rows, width = mask.shape
         present = mask.bool()
@@ -69,7 +78,9 @@ class Layout:
         else:
             owner = torch.stack([indices // width, spans.flatten()[indices]])
             lengths = tuple(torch.unique_consecutive(owner, dim=1, return_counts=True)[1].tolist())
-        return Layout((rows, width), columns, picked, lengths, indices, prefix=None if prefix is None else tuple(prefix))
+        seen = None if context is None else context.bool().flatten()[indices]
+        given = None if prefix is None else tuple(prefix)
+        return Layout((rows, width), columns, picked, lengths, indices, prefix=given, context=seen)
 
     @staticmethod
     def dense(
@@ -80,6 +91,7 @@ class Layout:
         positions: Tensor | None = None,
         mask: Tensor | None = None,
         prefix: Sequence[int] | None = None,
+        context: Tensor | None = None,
         device: torch.device | str | None = None,
     ) -> "Layout":
         """Keep the (B, T, D) form.
@@ -91,13 +103,15 @@ class Layout:
             positions: (B, T) or (1, T) int64; None for a token's column.
             mask: (B, S) bool or int, non-zero where a key holds a token; None when all do.
             prefix: As the attribute.
+            context: As the attribute.
             device: Of the columns; None for the default device.
         """
         columns = torch.arange(start, start + width, device=device)
         placed = columns.unsqueeze(0) if positions is None else positions
         present = None if mask is None else mask.bool()
         given = None if prefix is None else tuple(prefix)
-        return Layout((rows, width), columns, placed, mask=present, prefix=given, start=start)
+        seen = None if context is None else context.bool()
+        return Layout((rows, width), columns, placed, mask=present, prefix=given, context=seen, start=start)
 
     @property
     def is_packed(self) -> bool:
@@ -164,7 +178,8 @@ class Layout:
         lengths = tuple(
             sum(place in chosen for place in {start, end - 1} if start < end) for start, end in zip(starts, ends, strict=True)
         )
-        layout = Layout((rows, 1), self.columns[taken], self.positions[taken], lengths, batch_rows)
+        context = None if self.context is None else self.context[taken]
+        layout = Layout((rows, 1), self.columns[taken], self.positions[taken], lengths, batch_rows, context=context)
         return Selection(layout, lambda hidden: hidden[taken], lambda kept: layout.unpack(kept)[:, 0])
 
     def _dense_ends(self, *, is_last: bool) -> "Selection":
@@ -172,7 +187,8 @@ class Layout:
         if self.mask is not None:
             raise ValueError("the ends of a dense layout are known only without a mask; use Layout.packed")
         place = slice(-1, None) if is_last else slice(0, 1)
-        layout = Layout((self.batch_shape[0], 1), self.columns[place], self.positions[:, place])
+        context = None if self.context is None else self.context[:, place]
+        layout = Layout((self.batch_shape[0], 1), self.columns[place], self.positions[:, place], context=context)
         return Selection(layout, lambda hidden: hidden[:, place], lambda kept: kept[:, 0])
 
     def remember(self, key: Hashable, make: Callable[[], object]) -> object:
@@ -205,6 +221,13 @@ def _allowed(query_columns: Tensor, key_columns: Tensor, is_causal: bool, window
     return allowed
 
 
+def _with_context(allowed: Tensor, of_query: Tensor | None, of_key: Tensor | None) -> Tensor:
+    """Let every query see the context's keys, and the context's queries nothing else: (..., T, S), (..., T) and (..., S) bool."""
+    if of_query is None or of_key is None:
+        return allowed
+    return of_key.unsqueeze(-2) | (~of_query.unsqueeze(-1) & allowed)
+
+
 def _seen(allowed: Tensor) -> Tensor:
     """Give a query that may see nothing every key: a softmax over nothing is NaN on some backends."""
     return allowed | ~allowed.any(-1, keepdim=True)
@@ -218,7 +241,7 @@ def attention_masks(
     Args:
         query: Layout of the queries.
         key: Layout of the keys, packed or dense as the queries are.
-        is_causal: A query sees no key after its own column, except the keys' `prefix`.
+        is_causal: A query sees no key after its own column, except the keys' `prefix` and `context`.
         window: A query sees only keys less than `window` columns away; None for all.
 
     Returns:
@@ -231,16 +254,18 @@ def attention_masks(
 
 
 def _make_masks(query: Layout, key: Layout, is_causal: bool, window: int | None) -> Tensor | tuple[Tensor | None, ...] | None:
-    ordered = is_causal or window is not None
+    ordered = is_causal or window is not None or key.context is not None
     if key.lengths is not None and query.lengths is not None:
         if not ordered:
             return None
         prefixes = key.prefix or (0,) * len(key.lengths)
         pairs = zip(query.columns.split(query.lengths), key.columns.split(key.lengths), prefixes, strict=True)
         places = torch.arange(max(key.lengths, default=0), device=key.columns.device)
-        return tuple(
-            _seen(_allowed(q, k, is_causal, window) | (places[: len(k)] < prefix)) if len(k) else None for q, k, prefix in pairs
-        )
+        masks = [_allowed(q, k, is_causal, window) | (places[: len(k)] < prefix) for q, k, prefix in pairs]
+        if query.context is not None and key.context is not None:
+            contexts = zip(query.context.split(query.lengths), key.context.split(key.lengths), strict=True)
+            masks = [_with_context(mask, *pair) for mask, pair in zip(masks, contexts, strict=True)]
+        return tuple(_seen(mask) if mask.shape[-1] else None for mask in masks)
     if not ordered and key.mask is None:
         return None
     width = key.start + key.batch_shape[1]
@@ -253,4 +278,7 @@ def _make_masks(query: Layout, key: Layout, is_causal: bool, window: int | None)
         place = key_columns.unsqueeze(0) if key.mask is None else key.mask.cumsum(1) - 1
         is_first = place < torch.tensor(key.prefix, device=place.device).unsqueeze(1)
         allowed = allowed | is_first[:, None, None, :]
+    if key.context is not None:
+        of_query = key.context[:, key.start :] if query is key else query.context
+        allowed = _with_context(allowed, None if of_query is None else of_query.unsqueeze(1), key.context.unsqueeze(1))
     return _seen(allowed if key.mask is None else allowed & key.mask[:, None, None, :])

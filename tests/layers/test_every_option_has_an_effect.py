@@ -64,6 +64,7 @@ def residual(kind):
         "norm_position": (build, {}, {"norm_position": "post"}),
         "dropout": (build, {}, {"dropout": 0.5}),
         "residual_scale": (build, {}, {"residual_scale": 0.5}),
+        "sum_scale": (build, {}, {"sum_scale": 0.5}),
     }
 
 
@@ -122,6 +123,7 @@ ROWS = {
         "bias": (plain(FeedForward, 12, 16), {}, {"bias": False}),
         "dropout": (plain(FeedForward, 12, 16), {}, {"dropout": 0.5}),
         "output_size": (plain(FeedForward, 12, 16), {}, {"output_size": 5}),
+        "length_scale": (plain(FeedForward, 12, 16), {}, {"length_scale": True}),
     },
     Attention: {
         "hidden_size": (plain(Attention, 12, 4), {}, {"sizes": (8, 4)}),
@@ -137,6 +139,7 @@ ROWS = {
         "window": (attention, {}, {"window": 2}),
         "query_norm": (attention, {}, {"query_norm": RMSNorm(3)}),
         "key_norm": (attention, {}, {"key_norm": RMSNorm(3)}),
+        "length_scale": (attention, {}, {"length_scale": True}),
     },
     SelfAttentionBlock: residual(SelfAttentionBlock),
     CrossAttentionBlock: residual(CrossAttentionBlock),
