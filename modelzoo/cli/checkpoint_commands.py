@@ -59,7 +59,7 @@ def verify(
         say_json({**dataclasses.asdict(found), "is_equal": found.is_equal})
     else:
         say(f"{found.folder}: {found.reference} of transformers against ours, task {found.task}, float32")
-        rows = [[name, f"{difference:.2e}", ""] for name, difference in found.outputs.items()]
+        rows = [[name, f"{difference:.2e}", f"values up to {found.sizes[name]:.3g}"] for name, difference in found.outputs.items()]
         rows.append(["gradients", f"{found.gradient:.2e}", f"worst of {found.num_parameters} parameters: {found.worst_parameter}"])
         say(columns([["largest difference", "", ""], *rows]))
         for what, names in (("drawn anew by transformers", found.missing), ("in the folder, not used", found.unexpected)):
