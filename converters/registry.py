@@ -1,9 +1,11 @@
 """The families that can be read and written, by Hugging Face's model_type."""
 
 from modelzoo.converters.bert import BERT
+from modelzoo.converters.distilbert import DISTILBERT
 from modelzoo.converters.family import FamilyConverter
 from modelzoo.converters.gpt2 import GPT2
 from modelzoo.converters.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from modelzoo.converters.opt import OPT
 from modelzoo.converters.roberta import ROBERTA, XLM_ROBERTA
 from modelzoo.converters.t5 import MT5, T5
 from modelzoo.errors import ConfigError, closest
@@ -11,7 +13,8 @@ from modelzoo.errors import ConfigError, closest
 __all__ = ["converter_for", "known_model_types"]
 
 _CONVERTERS = {
-    converter.model_type: converter for converter in (BERT, ROBERTA, XLM_ROBERTA, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, T5, MT5)
+    converter.model_type: converter
+    for converter in (BERT, ROBERTA, XLM_ROBERTA, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, T5, MT5, OPT, DISTILBERT)
 }
 
 

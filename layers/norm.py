@@ -16,19 +16,21 @@ class LayerNorm(nn.Module):
         hidden_size: Width of the last dimension.
         eps: Added to the variance, greater than 0.
         bias: Whether a bias is added.
+        elementwise_affine: Whether there are a weight and a bias at all (Galactica has neither).
     """
 
-    def __init__(self, hidden_size: int, eps: float = 1e-5, *, bias: bool = True) -> None:
+    def __init__(self, hidden_size: int, eps: float = 1e-5, *, bias: bool = True, elementwise_affine: bool = True) -> None:
         super().__init__()
         self.hidden_size = hidden_size
         self.eps = eps
-        self.weight = nn.Parameter(torch.empty(hidden_size))
-        self.bias = nn.Parameter(torch.empty(hidden_size)) if bias else None
+        self.weight = nn.Parameter(torch.empty(hidden_size)) if elementwise_affine else None
+        self.bias = nn.Parameter(torch.empty(hidden_size)) if bias and elementwise_affine else None
         init_when_built(self)
 
     def init_weights(self, std: float = DEFAULT_STD) -> None:
         """Set the weight to ones and the bias to zeros; `std` has no part in it."""
-        nn.init.ones_(self.weight)
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -45,7 +47,8 @@ class LayerNorm(nn.Module):
 
     def extra_repr(self) -> str:
         """What `print` shows of this layer."""
-        return f"{self.hidden_size}, eps={self.eps:g}" + ("" if self.bias is not None else ", bias=False")
+        lacking = "elementwise_affine=False" if self.weight is None else "bias=False"
+        return f"{self.hidden_size}, eps={self.eps:g}" + ("" if self.bias is not None else f", {lacking}")
 
 
 class RMSNorm(nn.Module):

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from modelzoo.models.auto import from_pretrained as from_pretrained
     from modelzoo.models.bert import Bert as Bert
     from modelzoo.models.bert import BertConfig as BertConfig
+    from modelzoo.models.distilbert import DistilBert as DistilBert
+    from modelzoo.models.distilbert import DistilBertConfig as DistilBertConfig
+    from modelzoo.models.opt import OPT as OPT
+    from modelzoo.models.opt import OPTConfig as OPTConfig
     from modelzoo.models.roberta import Roberta as Roberta
     from modelzoo.models.roberta import RobertaConfig as RobertaConfig
     from modelzoo.models.roberta import XlmRoberta as XlmRoberta
@@ -20,6 +24,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "Bert": "modelzoo.models.bert",
     "BertConfig": "modelzoo.models.bert",
+    "DistilBert": "modelzoo.models.distilbert",
+    "DistilBertConfig": "modelzoo.models.distilbert",
+    "OPT": "modelzoo.models.opt",
+    "OPTConfig": "modelzoo.models.opt",
     "Roberta": "modelzoo.models.roberta",
     "RobertaConfig": "modelzoo.models.roberta",
     "XlmRoberta": "modelzoo.models.roberta",

@@ -16,10 +16,12 @@ __all__ = ["FAMILIES", "from_pretrained", "model_class"]
 FAMILIES: Mapping[str, str] = MappingProxyType(
     {
         "bert": "modelzoo.models.bert:Bert",
+        "distilbert": "modelzoo.models.distilbert:DistilBert",
         "gpt2": "modelzoo.models.gpt2:GPT2",
         "llama": "modelzoo.models.llama:Llama",
         "mistral": "modelzoo.models.llama:Mistral",
         "mt5": "modelzoo.models.t5:MT5",
+        "opt": "modelzoo.models.opt:OPT",
         "qwen2": "modelzoo.models.llama:Qwen2",
         "qwen3": "modelzoo.models.llama:Qwen3",
         "roberta": "modelzoo.models.roberta:Roberta",

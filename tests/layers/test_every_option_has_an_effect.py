@@ -109,6 +109,7 @@ ROWS = {
         "hidden_size": (plain(LayerNorm, 12), {}, {"sizes": (5,)}),
         "eps": (plain(LayerNorm, 12), {}, {"eps": 0.1}),
         "bias": (plain(LayerNorm, 12), {}, {"bias": False}),
+        "elementwise_affine": (plain(LayerNorm, 12), {"bias": False}, {"bias": False, "elementwise_affine": False}),
     },
     RMSNorm: {
         "hidden_size": (plain(RMSNorm, 12), {}, {"sizes": (5,)}),

@@ -28,6 +28,14 @@ def test_layer_norm_equals_torch(bias, eps, spread):
         assert torch.equal(mine, other)
 
 
+def test_layer_norm_without_parameters_equals_torch():
+    theirs, ours = nn.LayerNorm(16, elementwise_affine=False), LayerNorm(16, elementwise_affine=False)
+    assert not list(ours.parameters())
+    assert torch.equal(ours(X), theirs(X))
+    assert torch.equal(*(gradients(layer, X)[0] for layer in (ours, theirs)))
+    assert str(ours) == "LayerNorm(16, eps=1e-05, elementwise_affine=False)"
+
+
 @pytest.mark.parametrize("reference", [T5LayerNorm, LlamaRMSNorm])
 @pytest.mark.parametrize("spread", [1.0, 1e-4])
 def test_rms_norm_equals_transformers(reference, spread):
