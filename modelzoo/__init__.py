@@ -12,12 +12,26 @@ if TYPE_CHECKING:
     from modelzoo.models.bert import BertConfig as BertConfig
     from modelzoo.models.distilbert import DistilBert as DistilBert
     from modelzoo.models.distilbert import DistilBertConfig as DistilBertConfig
+    from modelzoo.models.gpt2 import GPT2 as GPT2
+    from modelzoo.models.gpt2 import GPT2Config as GPT2Config
+    from modelzoo.models.llama import Llama as Llama
+    from modelzoo.models.llama import LlamaConfig as LlamaConfig
+    from modelzoo.models.llama import Mistral as Mistral
+    from modelzoo.models.llama import MistralConfig as MistralConfig
+    from modelzoo.models.llama import Qwen2 as Qwen2
+    from modelzoo.models.llama import Qwen2Config as Qwen2Config
+    from modelzoo.models.llama import Qwen3 as Qwen3
+    from modelzoo.models.llama import Qwen3Config as Qwen3Config
     from modelzoo.models.opt import OPT as OPT
     from modelzoo.models.opt import OPTConfig as OPTConfig
     from modelzoo.models.roberta import Roberta as Roberta
     from modelzoo.models.roberta import RobertaConfig as RobertaConfig
     from modelzoo.models.roberta import XlmRoberta as XlmRoberta
     from modelzoo.models.roberta import XlmRobertaConfig as XlmRobertaConfig
+    from modelzoo.models.t5 import MT5 as MT5
+    from modelzoo.models.t5 import T5 as T5
+    from modelzoo.models.t5_config import MT5Config as MT5Config
+    from modelzoo.models.t5_config import T5Config as T5Config
 
 __version__ = "0.1.0"
 
@@ -26,10 +40,24 @@ _HOMES = {
     "BertConfig": "modelzoo.models.bert",
     "DistilBert": "modelzoo.models.distilbert",
     "DistilBertConfig": "modelzoo.models.distilbert",
+    "GPT2": "modelzoo.models.gpt2",
+    "GPT2Config": "modelzoo.models.gpt2",
+    "Llama": "modelzoo.models.llama",
+    "LlamaConfig": "modelzoo.models.llama",
+    "MT5": "modelzoo.models.t5",
+    "MT5Config": "modelzoo.models.t5_config",
+    "Mistral": "modelzoo.models.llama",
+    "MistralConfig": "modelzoo.models.llama",
     "OPT": "modelzoo.models.opt",
     "OPTConfig": "modelzoo.models.opt",
+    "Qwen2": "modelzoo.models.llama",
+    "Qwen2Config": "modelzoo.models.llama",
+    "Qwen3": "modelzoo.models.llama",
+    "Qwen3Config": "modelzoo.models.llama",
     "Roberta": "modelzoo.models.roberta",
     "RobertaConfig": "modelzoo.models.roberta",
+    "T5": "modelzoo.models.t5",
+    "T5Config": "modelzoo.models.t5_config",
     "XlmRoberta": "modelzoo.models.roberta",
     "XlmRobertaConfig": "modelzoo.models.roberta",
     "from_pretrained": "modelzoo.models.auto",
