@@ -4,6 +4,7 @@ from modelzoo.converters.bert import BERT
 from modelzoo.converters.distilbert import DISTILBERT
 from modelzoo.converters.family import FamilyConverter
 from modelzoo.converters.gpt2 import GPT2
+from modelzoo.converters.gptj import GPTJ
 from modelzoo.converters.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from modelzoo.converters.opt import OPT
 from modelzoo.converters.roberta import ROBERTA, XLM_ROBERTA
@@ -14,7 +15,7 @@ __all__ = ["converter_for", "known_model_types"]
 
 _CONVERTERS = {
     converter.model_type: converter
-    for converter in (BERT, ROBERTA, XLM_ROBERTA, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, T5, MT5, OPT, DISTILBERT)
+    for converter in (BERT, ROBERTA, XLM_ROBERTA, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, T5, MT5, OPT, DISTILBERT, GPTJ)
 }
 
 

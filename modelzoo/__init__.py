@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from modelzoo.models.distilbert import DistilBertConfig as DistilBertConfig
     from modelzoo.models.gpt2 import GPT2 as GPT2
     from modelzoo.models.gpt2 import GPT2Config as GPT2Config
+    from modelzoo.models.gptj import GPTJ as GPTJ
+    from modelzoo.models.gptj import GPTJConfig as GPTJConfig
     from modelzoo.models.llama import Llama as Llama
     from modelzoo.models.llama import LlamaConfig as LlamaConfig
     from modelzoo.models.llama import Mistral as Mistral
@@ -42,6 +44,8 @@ _HOMES = {
     "DistilBertConfig": "modelzoo.models.distilbert",
     "GPT2": "modelzoo.models.gpt2",
     "GPT2Config": "modelzoo.models.gpt2",
+    "GPTJ": "modelzoo.models.gptj",
+    "GPTJConfig": "modelzoo.models.gptj",
     "Llama": "modelzoo.models.llama",
     "LlamaConfig": "modelzoo.models.llama",
     "MT5": "modelzoo.models.t5",

@@ -18,6 +18,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "bert": "modelzoo.models.bert:Bert",
         "distilbert": "modelzoo.models.distilbert:DistilBert",
         "gpt2": "modelzoo.models.gpt2:GPT2",
+        "gptj": "modelzoo.models.gptj:GPTJ",
         "llama": "modelzoo.models.llama:Llama",
         "mistral": "modelzoo.models.llama:Mistral",
         "mt5": "modelzoo.models.t5:MT5",

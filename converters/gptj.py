@@ -1,0 +1,85 @@
+"""GPT-J (Wang and Komatsuzaki, 2021): Hugging Face's names and fields beside ours. Tables only."""
+
+from collections.abc import Mapping as MappingABC
+from typing import Any
+
+from modelzoo.converters.config_table import ConfigTable, Field, Require, boolean, choice, number, probability, size, token_id
+from modelzoo.converters.family import FamilyConverter, Task
+from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, modules
+from modelzoo.converters.names import ACTIVATIONS
+
+__all__ = ["GPTJ"]
+
+_FIELDS = (
+    Field("vocab_size", "vocab_size", 50400, size(2**26)),
+    Field("max_positions", "n_positions", 2048, size(2**26)),
+    Field("hidden_size", "n_embd", 4096, size(2**17)),
+    Field("num_layers", "n_layer", 28, size(2**12)),
+    Field("num_heads", "n_head", 16, size(2**12)),
+    Field("rotary_size", "rotary_dim", 64, size(2**12)),
+    Field("intermediate_size", "n_inner", None, size(2**20), lambda source: 4 * int(source.get("n_embd", 4096))),
+    Field("activation", "activation_function", "gelu_new", choice(ACTIVATIONS)),
+    Field("hidden_dropout", "resid_pdrop", 0.0, probability()),
+    Field("embedding_dropout", "embd_pdrop", 0.0, probability()),
+    Field("attention_dropout", "attn_pdrop", 0.0, probability()),
+    Field("norm_eps", "layer_norm_epsilon", 1e-5, number(0, 1)),
+    Field("initializer_range", "initializer_range", 0.02, number(0, 100)),
+    Field("pad_token_id", "pad_token_id", None, token_id),
+    Field("tie_word_embeddings", "tie_word_embeddings", False, boolean),
+)
+
+_REQUIRE = (
+    Require("tie_word_embeddings", (False,), "a head that is the token embedding and has a bias is not built"),
+    Require(
+        "problem_type",
+        (None, "single_label_classification"),
+        "only one label of several is built, not regression and not several labels at once",
+        tasks=("classification",),
+    ),
+)
+
+_OURS, _THEIRS = "decoder.layers.{layer}", "transformer.h.{layer}"
+_RULES = (
+    Rule("embeddings.token.weight", "transformer.wte.weight"),
+    Rule(f"{_OURS}.attention.query.weight", f"{_THEIRS}.attn.q_proj.weight"),
+    Rule(f"{_OURS}.attention.key.weight", f"{_THEIRS}.attn.k_proj.weight"),
+    Rule(f"{_OURS}.attention.value.weight", f"{_THEIRS}.attn.v_proj.weight"),
+    Rule(f"{_OURS}.attention.output.weight", f"{_THEIRS}.attn.out_proj.weight"),
+    *modules(f"{_OURS}.feed_forward.up", f"{_THEIRS}.mlp.fc_in"),
+    *modules(f"{_OURS}.feed_forward.down", f"{_THEIRS}.mlp.fc_out"),
+    *modules(f"{_OURS}.norm", f"{_THEIRS}.ln_1"),
+    *modules("decoder.norm", "transformer.ln_f"),
+)
+_MASKS = tuple(
+    Ignore(f"{_THEIRS}.attn.{name}", "the causal mask, a constant buffer of old transformers") for name in ("bias", "masked_bias")
+)
+_HEADS: dict[Task, tuple[Rule, ...]] = {
+    "causal_lm": modules("head", "lm_head"),
+    "classification": (Rule("head.weight", "score.weight"),),
+}
+
+
+def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
+    others = {"lm_head": "causal_lm", "score": "classification", "qa_outputs": None}
+    return Mapping(
+        _RULES + _HEADS.get(task, ()),
+        Prefix("transformer.", ("wte", "h", "ln_f"), written=task != "base"),
+        ignore=(*_MASKS, *(Ignore(f"{name}.*", "the head of another task") for name, own in others.items() if own != task)),
+    )
+
+
+GPTJ = FamilyConverter(
+    model_type="gptj",
+    table=ConfigTable(_FIELDS, _REQUIRE),
+    architectures={
+        "base": "GPTJModel",
+        "causal_lm": "GPTJForCausalLM",
+        "classification": "GPTJForSequenceClassification",
+    },
+    mappings=_mapping,
+    sizes={
+        "embeddings.token.weight": ("vocab_size", "hidden_size"),
+        "decoder.layers.{layer}.feed_forward.up.weight": ("intermediate_size", "hidden_size"),
+    },
+)
+"""The converter of model_type "gptj"."""
