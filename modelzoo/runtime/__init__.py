@@ -9,6 +9,7 @@ from modelzoo.runtime.checkpoint import (
     load_model,
     retain,
     save_checkpoint,
+    set_aside,
     step_folders,
 )
 from modelzoo.runtime.process import World, connect
@@ -47,6 +48,7 @@ __all__ = [
     "retain",
     "save_checkpoint",
     "seed_everything",
+    "set_aside",
     "shard",
     "step_folders",
     "sweep",

@@ -27,7 +27,7 @@ from modelzoo.runtime.manifest import (
     read_manifest,
 )
 from modelzoo.runtime.process import World
-from modelzoo.runtime.publish import check_space, publishing, readable_size, remove_folder, write_text
+from modelzoo.runtime.publish import check_space, publishing, readable_size, remove_folder, rename_away, write_text
 from modelzoo.runtime.random_state import collect_random_state, restore_random_state
 from modelzoo.runtime.reading import STATE, StateReader, read_state
 from modelzoo.runtime.state import (
@@ -39,7 +39,17 @@ from modelzoo.runtime.state import (
 )
 from modelzoo.runtime.tensors import TensorSpec, WrittenFile, specs_of, write_tensors
 
-__all__ = ["Found", "Identity", "find_latest", "load_checkpoint", "load_model", "retain", "save_checkpoint", "step_folders"]
+__all__ = [
+    "Found",
+    "Identity",
+    "find_latest",
+    "load_checkpoint",
+    "load_model",
+    "retain",
+    "save_checkpoint",
+    "set_aside",
+    "step_folders",
+]
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +198,21 @@ def step_folders(folder: Path) -> list[Path]:
         return []
     found = [path for path in folder.iterdir() if FOLDER_PATTERN.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
     return sorted(found, key=lambda path: -int(path.name.removeprefix("step-")))
+
+
+def set_aside(folder: Path, newer_than: int) -> list[str]:
+    """Take damaged checkpoints out of the way, so that their steps can be saved again; return their names.
+
+    They are renamed; `sweep` removes them at the next start. Not collective.
+
+    Args:
+        folder: Where the checkpoints are.
+        newer_than: Step of the newest complete one, -1 if there is none.
+    """
+    damaged = [path for path in step_folders(folder) if int(path.name.removeprefix("step-")) > newer_than]
+    for path in damaged:
+        rename_away(path, "damaged")
+    return [path.name for path in damaged]
 
 
 def retain(folder: Path, keep_last: int, keep: Collection[int] = ()) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from modelzoo.errors import SaveError
 from modelzoo.runtime.tensors import WrittenFile
 
-__all__ = ["check_space", "publishing", "readable_size", "remove_folder", "sweep", "write_text"]
+__all__ = ["check_space", "publishing", "readable_size", "remove_folder", "rename_away", "sweep", "write_text"]
 
 TEMPORARY = ".tmp-"
 
@@ -70,9 +70,14 @@ def sync_folder(folder: Path) -> None:
 
 def remove_folder(folder: Path) -> None:
     """Remove a published folder in such an order that no half of it is ever offered under its name."""
-    doomed = folder.parent / f"{TEMPORARY}delete-{folder.name}-{uuid.uuid4().hex[:8]}"
-    os.rename(folder, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    shutil.rmtree(rename_away(folder, "delete"), ignore_errors=True)
+
+
+def rename_away(folder: Path, reason: str) -> Path:
+    """Rename a folder to a temporary name, which `sweep` removes at the next start, and return it."""
+    away = folder.parent / f"{TEMPORARY}{reason}-{folder.name}-{uuid.uuid4().hex[:8]}"
+    os.rename(folder, away)
+    return away
 
 
 def sweep(folder: Path) -> list[str]:

@@ -90,15 +90,17 @@ def load_optimizer_state(model: nn.Module, optimizer: Optimizer, stored: Mapping
         CheckpointError: A moment belongs to no trained parameter, or has another shape or dtype than it; or a parameter has some of
             the kinds only. All are listed and nothing was changed.
     """
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    parameters = {name: p for name, p in _parameters(model).items() if id(p) in trained}
+    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+    parameters = {name: p for name, p in _parameters(model).items() if id(p) in groups}
     _check_moments(parameters, stored)
     optimizer.state.clear()
     for key in stored:
         kind, name = key.split("/", 1)
         parameter = parameters[name]
         if stored[key].shape == ():
-            value = read(key)
+            # fused optimizers count their steps where the parameter is, others on the CPU
+            beside = groups[id(parameter)].get("fused") or groups[id(parameter)].get("capturable")
+            value = read(key).to(parameter.device) if beside else read(key)
         else:
             value = torch.empty_like(parameter, memory_format=torch.preserve_format)
             _fill(value, lambda start, end, key=key: read(key, start, end))  # type: ignore[misc]  # bound in the same turn

@@ -96,13 +96,17 @@ class RunDirectory:
             "data.json": json.dumps(data, indent=1, ensure_ascii=False) + "\n",
         }
         for name, text in texts.items():
-            (self.path / name).write_text(text, encoding="utf-8")
+            self._write(name, text)
 
     def write_result(self, values: Mapping[str, Any]) -> None:
         """Write how the run ended, in place of what was there."""
-        temporary = self.result.with_suffix(".tmp")
-        temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, self.result)
+        self._write(self.result.name, json.dumps(values, indent=1) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a file that is either whole or not there."""
+        temporary = self.path / f".tmp-{name}"
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self.path / name)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ import torch
 from modelzoo.config import RunSettings, load_settings
 from modelzoo.data import BatchStream
 from modelzoo.runtime import (
+    Found,
     World,
     agree,
     connect,
@@ -25,6 +26,7 @@ from modelzoo.runtime import (
     raise_together,
     read_state,
     seed_everything,
+    set_aside,
     shard,
     sweep,
 )
@@ -178,9 +180,14 @@ def _job(settings: RunSettings, prepared: Prepared, world: World, directory: Run
 
 def _restore(job: Job, world: World, progress: Progress) -> LoopState:
     """Load the newest complete checkpoint, if there is one, and return where it stands. Collective."""
-    found, error = None, None
-    if world.is_main:
-        found, error = _attempt(lambda: (sweep(job.checkpoints), find_latest(job.checkpoints))[1])
+
+    def find() -> Found | None:
+        sweep(job.checkpoints)
+        newest = find_latest(job.checkpoints)
+        set_aside(job.checkpoints, newest.manifest.step if newest else -1)
+        return newest
+
+    found, error = _attempt(find) if world.is_main else (None, None)
     raise_together(world, error)
     found = world.broadcast(found)
     if found is None:

@@ -137,11 +137,13 @@ def test_run_whose_process_vanished_resumes_from_its_last_checkpoint(tmp_path, m
 def test_resume_falls_back_from_a_damaged_checkpoint_and_says_so(tmp_path):
     settings = settings_for(tmp_path)
     whole = train(settings, progress=SilentProgress())
-    result = train(settings, progress=StopAt(8))
-    damaged = result.folder / "checkpoints" / "step-8" / "optimizer.safetensors"
+    result = train(settings, progress=StopAt(10))
+    damaged = result.folder / "checkpoints" / "step-10" / "optimizer.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-9])
-    assert_same_end(whole, resume(result.folder, progress=SilentProgress()), 12)
-    assert "step-8 skipped" in (result.folder / "log.txt").read_text()
+    resumed = resume(result.folder, progress=SilentProgress())
+    assert_same_end(whole, resumed, 12)
+    assert_same_end(whole, resumed, 10)
+    assert "checkpoint step-10 skipped: " in (result.folder / "log.txt").read_text()
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, caplog):

@@ -127,6 +127,17 @@ def test_micro_batch_without_a_target_adds_nothing(tmp_path):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+def test_step_without_any_target_is_refused_naming_its_samples(tmp_path, monkeypatch):
+    from tiny_runs import settings_for
+
+    from modelzoo.errors import DataError
+    from modelzoo.training import SilentProgress, step, train
+
+    monkeypatch.setattr(step, "count_targets", lambda batch: 0)
+    with pytest.raises(DataError, match=r"step 1: none of the samples \[\d+, .* has a target"):
+        train(settings_for(tmp_path), progress=SilentProgress())
+
+
 @pytest.mark.parametrize("site", ["weight", "gradient"])
 def test_non_finite_step_is_not_taken_and_names_samples_and_parameters(tmp_path, site):
     model, dataset = make(tmp_path / "model")
