@@ -8,10 +8,18 @@ from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
 from modelzoo.converters.names import ACTIVATIONS
 
-__all__ = ["BERT", "ENCODER_REQUIREMENTS", "ENCODER_SIZES", "OLD_ENDINGS", "encoder_fields", "encoder_rules"]
+__all__ = ["BERT", "ENCODER_REQUIREMENTS", "ENCODER_SIZES", "OLD_ENDINGS", "SINGLE_LABEL", "encoder_fields", "encoder_rules"]
 
 # TensorFlow's names for the two halves of a LayerNorm, in files from before 2020. Only as whole components.
 OLD_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+
+SINGLE_LABEL = Require(
+    "problem_type",
+    (None, "single_label_classification"),
+    "only one label of several is built, not regression and not several labels at once",
+    tasks=("classification",),
+)
+"""What all classifiers ask of a config."""
 
 ENCODER_REQUIREMENTS = (
     Require("position_embedding_type", ("absolute", None), "relative positions of BERT are not built"),
@@ -19,12 +27,7 @@ ENCODER_REQUIREMENTS = (
     Require("add_cross_attention", (False, None), "cross attention in BERT's layers is not built"),
     Require("is_encoder_decoder", (False, None), "an encoder-decoder of BERTs is not built"),
     Require("pruned_heads", ({}, None), "pruned heads are not built"),
-    Require(
-        "problem_type",
-        (None, "single_label_classification"),
-        "only one label of several is built, not regression and not several labels at once",
-        tasks=("classification",),
-    ),
+    SINGLE_LABEL,
 )
 
 ENCODER_SIZES = {

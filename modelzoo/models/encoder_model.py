@@ -85,7 +85,7 @@ class EncoderModel(Model):
 
     @property
     def _token_table(self) -> Embedding:
-        table: Embedding = self.embeddings.token  # type: ignore[assignment, union-attr]  # a module's attribute
+        table: Embedding = self.embeddings.token  # type: ignore[assignment]  # a module's attribute
         return table
 
     def shard_units(self) -> list[nn.Module]:

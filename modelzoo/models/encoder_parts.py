@@ -133,15 +133,21 @@ class TextEmbeddings(nn.Module):
         return embedded if self.projection is None else self.projection(embedded)
 
 
-def post_norm_encoder(config: EncoderConfig) -> Encoder:
-    """Return BERT's stack."""
+def post_norm_encoder(config: EncoderConfig, *, attention_output_dropout: float | None = None) -> Encoder:
+    """Return BERT's stack.
+
+    Args:
+        config: Sizes and options.
+        attention_output_dropout: Probability of dropping a feature of the attention's output; None for hidden_dropout.
+    """
+    dropout = config.hidden_dropout if attention_output_dropout is None else attention_output_dropout
 
     def block() -> TransformerBlock:
         attention = Attention(config.hidden_size, config.num_heads, dropout=config.attention_dropout)
         feed_forward = FeedForward(config.hidden_size, config.intermediate_size, activation=config.activation)
         norms = [LayerNorm(config.hidden_size, config.norm_eps) for _ in range(2)]
         return TransformerBlock(
-            SelfAttentionBlock(attention, norms[0], norm_position="post", dropout=config.hidden_dropout),
+            SelfAttentionBlock(attention, norms[0], norm_position="post", dropout=dropout),
             FeedForwardBlock(feed_forward, norms[1], norm_position="post", dropout=config.hidden_dropout),
         )
 

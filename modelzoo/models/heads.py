@@ -60,17 +60,30 @@ class LinearHead(nn.Module):
 
 
 class DenseHead(nn.Module):
-    """Dropout, tanh(W x + b), dropout, then a linear map to class scores (RoBERTa's classifier).
+    """Dropout, act(W x + b), dropout, then a linear map to class scores (RoBERTa's classifier).
 
     Args:
         hidden_size: D.
         num_labels: C.
         dropout: Probability of dropping a feature in training, at both places.
+        activation_name: A name of `modelzoo.layers.ACTIVATIONS`.
+        drops_input: Whether there is a dropout before the first map too; DistilBERT has none there.
     """
 
-    def __init__(self, hidden_size: int, num_labels: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        num_labels: int,
+        *,
+        dropout: float = 0.0,
+        activation_name: str = "tanh",
+        drops_input: bool = True,
+    ) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
+        self.activation = activation_name
+        self.drops_input = drops_input
+        self._function = activation(activation_name)
         self.dense = Linear(hidden_size, hidden_size)
         self.output = Linear(hidden_size, num_labels)
 
@@ -83,8 +96,14 @@ class DenseHead(nn.Module):
         Returns:
             (..., C) float.
         """
-        scores: Tensor = self.output(self.dropout(torch.tanh(self.dense(self.dropout(hidden)))))
+        if self.drops_input:
+            hidden = self.dropout(hidden)
+        scores: Tensor = self.output(self.dropout(self._function(self.dense(hidden))))
         return scores
+
+    def extra_repr(self) -> str:
+        """What `print` shows of this head, beside its parts."""
+        return f"activation={self.activation}, drops_input={self.drops_input}"
 
 
 class MaskedLmHead(nn.Module):
@@ -96,16 +115,27 @@ class MaskedLmHead(nn.Module):
         activation_name: A name of `modelzoo.layers.ACTIVATIONS`.
         norm_eps: Of the norm.
         is_tied: Whether the table is the token embedding, handed to `forward`; otherwise the head has one of its own.
+        embedding_size: Width of the table (ELECTRA); None for hidden_size.
     """
 
-    def __init__(self, hidden_size: int, vocab_size: int, *, activation_name: str, norm_eps: float, is_tied: bool) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        *,
+        activation_name: str,
+        norm_eps: float,
+        is_tied: bool,
+        embedding_size: int | None = None,
+    ) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, hidden_size)
+        embedding_size = hidden_size if embedding_size is None else embedding_size
+        self.dense = Linear(hidden_size, embedding_size)
         self.vocab_size = vocab_size
         self.activation = activation_name
         self._function = activation(activation_name)
-        self.norm = LayerNorm(hidden_size, norm_eps)
-        self.decoder = None if is_tied else Linear(hidden_size, vocab_size, bias=False, tensor_split="column")
+        self.norm = LayerNorm(embedding_size, norm_eps)
+        self.decoder = None if is_tied else Linear(embedding_size, vocab_size, bias=False, tensor_split="column")
         self.bias = nn.Parameter(torch.empty(vocab_size))
         init_when_built(self)
 
