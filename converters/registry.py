@@ -1,6 +1,7 @@
 """The families that can be read and written, by Hugging Face's model_type."""
 
 from modelzoo.converters.bert import BERT
+from modelzoo.converters.cpm_ant import CPM_ANT
 from modelzoo.converters.distilbert import DISTILBERT
 from modelzoo.converters.family import FamilyConverter
 from modelzoo.converters.gpt2 import GPT2
@@ -15,7 +16,7 @@ __all__ = ["converter_for", "known_model_types"]
 
 _CONVERTERS = {
     converter.model_type: converter
-    for converter in (BERT, ROBERTA, XLM_ROBERTA, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, T5, MT5, OPT, DISTILBERT, GPTJ)
+    for converter in (BERT, ROBERTA, XLM_ROBERTA, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, T5, MT5, OPT, DISTILBERT, GPTJ, CPM_ANT)
 }
 
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from modelzoo.models.auto import from_pretrained as from_pretrained
     from modelzoo.models.bert import Bert as Bert
     from modelzoo.models.bert import BertConfig as BertConfig
+    from modelzoo.models.cpm_ant import CpmAnt as CpmAnt
+    from modelzoo.models.cpm_ant import CpmAntConfig as CpmAntConfig
     from modelzoo.models.distilbert import DistilBert as DistilBert
     from modelzoo.models.distilbert import DistilBertConfig as DistilBertConfig
     from modelzoo.models.gpt2 import GPT2 as GPT2
@@ -40,6 +42,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Bert": "modelzoo.models.bert",
     "BertConfig": "modelzoo.models.bert",
+    "CpmAnt": "modelzoo.models.cpm_ant",
+    "CpmAntConfig": "modelzoo.models.cpm_ant",
     "DistilBert": "modelzoo.models.distilbert",
     "DistilBertConfig": "modelzoo.models.distilbert",
     "GPT2": "modelzoo.models.gpt2",

@@ -100,6 +100,8 @@ def verify(
         raise ConfigError(f"{folder} has no weights for task={ours.task} ({new[0]} would be drawn anew); compare without task=")
     theirs, missing, unexpected = _reference(folder, ours)
     batch = verification_batch(ours)
+    if "context" in inspect.signature(ours.forward).parameters:
+        batch.pop("labels", None)  # in transformers each token of CPM-Ant sees its own label
     mask = batch["attention_mask"]
     our_output, their_output = ours(**batch), theirs(**batch)
     outputs = compare_outputs(our_output, their_output, mask)
@@ -138,7 +140,9 @@ def verification_batch(model: Model, *, seed: int = 0) -> dict[str, Tensor]:
     values, takes = model.config.values(), inspect.signature(model.forward).parameters
     length = min(_MOST_TOKENS, model.max_length)
     lengths = torch.tensor([length, max(1, length - 1), max(1, length // 2), 1 + (length > 2)])
-    mask = (torch.arange(length)[None, :] < lengths[:, None]).long()
+    places = torch.arange(length).expand(_ROWS, -1)
+    # transformers' CPM-Ant takes padding on the left alone.
+    mask = (places >= length - lengths[:, None] if "context" in takes else places < lengths[:, None]).long()
     ids = torch.randint(0, values["vocab_size"], (_ROWS, length), generator=generator)
     # A pad id among the tokens would shift RoBERTa's positions, and an end would be read by T5's classifier.
     pad_id = values["pad_token_id"] or 0
@@ -188,10 +192,12 @@ def _reference(folder: Path, ours: Model) -> tuple[nn.Module, tuple[str, ...], t
     import transformers
 
     name = converter_for(ours.family).architectures[ours.task]
+    if not hasattr(transformers, name):
+        raise ConfigError(f"transformers has no class {name} to compare {ours.family} with; its reference is in the project's tests")
     options = {"dtype": torch.float32, "local_files_only": True, "output_loading_info": True}
     theirs, info = getattr(transformers, name).from_pretrained(folder, **options)
     theirs.eval()
-    if theirs.config.pad_token_id is None:  # GPT-2's classifier finds the last token by it; our batch pads with 0
+    if getattr(theirs.config, "pad_token_id", None) is None:  # GPT-2's classifier finds the last token by it; our batch pads with 0
         theirs.config.pad_token_id = 0
     return theirs, tuple(sorted(info["missing_keys"])), tuple(sorted(info["unexpected_keys"]))
 
@@ -209,6 +215,9 @@ def _scalar(output: Any, mask: Tensor, *, has_pooler: bool) -> Tensor:
     loss: Tensor | None = getattr(output, "loss", None)
     if loss is not None:
         return loss
+    logits: Tensor | None = getattr(output, "logits", None)
+    if logits is not None:
+        return logits[real].square().mean()
     hidden: Tensor = output.last_hidden_state
     weights = torch.linspace(-1, 1, hidden.shape[-1])
     total = (hidden * weights)[real].mean()

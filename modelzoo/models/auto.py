@@ -16,6 +16,7 @@ __all__ = ["FAMILIES", "from_pretrained", "model_class"]
 FAMILIES: Mapping[str, str] = MappingProxyType(
     {
         "bert": "modelzoo.models.bert:Bert",
+        "cpmant": "modelzoo.models.cpm_ant:CpmAnt",
         "distilbert": "modelzoo.models.distilbert:DistilBert",
         "gpt2": "modelzoo.models.gpt2:GPT2",
         "gptj": "modelzoo.models.gptj:GPTJ",

@@ -114,7 +114,9 @@ def test_decoding_with_caches_equals_the_full_forward_at_every_step(family: str,
                 full = model(ids, mask, decoder_input_ids=torch.cat([start, written], 1)).logits[:, -1]
             else:
                 longer = torch.cat([mask, torch.ones_like(written)], 1)
-                full = model(torch.cat([ids, written], 1), longer).logits[:, -1]
+                context = torch.cat([torch.ones_like(ids), torch.zeros_like(written)], 1)
+                marks = {"context": context} if row(family).get("prompt_is_context") else {}
+                full = model(torch.cat([ids, written], 1), longer, **marks).logits[:, -1]
             assert torch.allclose(logits, full, atol=TOLERANCE, rtol=0)
             token = logits.topk(2).indices[:, written.shape[1] % 2]  # not always the best one, so that tokens vary
             written = torch.cat([written, token.unsqueeze(1)], 1)
