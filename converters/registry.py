@@ -3,6 +3,7 @@
 from modelzoo.converters.bert import BERT
 from modelzoo.converters.cpm_ant import CPM_ANT
 from modelzoo.converters.distilbert import DISTILBERT
+from modelzoo.converters.electra import ELECTRA
 from modelzoo.converters.family import FamilyConverter
 from modelzoo.converters.gpt2 import GPT2
 from modelzoo.converters.gptj import GPTJ
@@ -16,7 +17,23 @@ __all__ = ["converter_for", "known_model_types"]
 
 _CONVERTERS = {
     converter.model_type: converter
-    for converter in (BERT, ROBERTA, XLM_ROBERTA, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, T5, MT5, OPT, DISTILBERT, GPTJ, CPM_ANT)
+    for converter in (
+        BERT,
+        ROBERTA,
+        XLM_ROBERTA,
+        GPT2,
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        QWEN3,
+        T5,
+        MT5,
+        OPT,
+        DISTILBERT,
+        GPTJ,
+        CPM_ANT,
+        ELECTRA,
+    )
 }
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from modelzoo.models.cpm_ant import CpmAntConfig as CpmAntConfig
     from modelzoo.models.distilbert import DistilBert as DistilBert
     from modelzoo.models.distilbert import DistilBertConfig as DistilBertConfig
+    from modelzoo.models.electra import Electra as Electra
+    from modelzoo.models.electra import ElectraConfig as ElectraConfig
     from modelzoo.models.gpt2 import GPT2 as GPT2
     from modelzoo.models.gpt2 import GPT2Config as GPT2Config
     from modelzoo.models.gptj import GPTJ as GPTJ
@@ -46,6 +48,8 @@ _HOMES = {
     "CpmAntConfig": "modelzoo.models.cpm_ant",
     "DistilBert": "modelzoo.models.distilbert",
     "DistilBertConfig": "modelzoo.models.distilbert",
+    "Electra": "modelzoo.models.electra",
+    "ElectraConfig": "modelzoo.models.electra",
     "GPT2": "modelzoo.models.gpt2",
     "GPT2Config": "modelzoo.models.gpt2",
     "GPTJ": "modelzoo.models.gptj",

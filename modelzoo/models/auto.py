@@ -18,6 +18,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "bert": "modelzoo.models.bert:Bert",
         "cpmant": "modelzoo.models.cpm_ant:CpmAnt",
         "distilbert": "modelzoo.models.distilbert:DistilBert",
+        "electra": "modelzoo.models.electra:Electra",
         "gpt2": "modelzoo.models.gpt2:GPT2",
         "gptj": "modelzoo.models.gptj:GPTJ",
         "llama": "modelzoo.models.llama:Llama",
