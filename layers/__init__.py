@@ -3,7 +3,7 @@
 Letters in shapes: B batch, T query tokens, S key tokens, D hidden size, N heads, K key/value heads, H head size, F feed-forward
 width, V vocabulary. `tokens` is the number of real tokens of a batch once its padding is dropped (see `layout`).
 
-Reading order: layout, attention, feed_forward, blocks, transformer_block, stack.
+Reading order: layout, attention, feed_forward, moe, blocks, transformer_block, stack.
 """
 
 from modelzoo.layers.activation import ACTIVATIONS, activation
@@ -16,6 +16,15 @@ from modelzoo.layers.feed_forward import FeedForward
 from modelzoo.layers.initialization import skip_initialization
 from modelzoo.layers.layout import Layout, Selection
 from modelzoo.layers.linear import Linear
+from modelzoo.layers.moe import (
+    Experts,
+    MixtureOfExperts,
+    Router,
+    Routing,
+    SharedExpert,
+    load_balancing_loss,
+    recorded_routing,
+)
 from modelzoo.layers.norm import LayerNorm, RMSNorm
 from modelzoo.layers.position_bias import AlibiBias, RelativePositionBias, SegmentPositionBias
 from modelzoo.layers.rotary import Position, RotaryEmbedding, RotaryScaling
@@ -31,6 +40,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Encoder",
+    "Experts",
     "FeedForward",
     "FeedForwardBlock",
     "KeyValueCache",
@@ -38,16 +48,22 @@ __all__ = [
     "Layout",
     "LearnedPositionEmbedding",
     "Linear",
+    "MixtureOfExperts",
     "ParallelBlock",
     "Position",
     "RMSNorm",
     "RelativePositionBias",
     "RotaryEmbedding",
     "RotaryScaling",
+    "Router",
+    "Routing",
     "SegmentPositionBias",
     "Selection",
     "SelfAttentionBlock",
+    "SharedExpert",
     "TransformerBlock",
     "activation",
+    "load_balancing_loss",
+    "recorded_routing",
     "skip_initialization",
 ]

@@ -16,6 +16,7 @@ from modelzoo.layers import (
     Dropout,
     Embedding,
     Encoder,
+    Experts,
     FeedForward,
     FeedForwardBlock,
     KeyValueCache,
@@ -23,13 +24,16 @@ from modelzoo.layers import (
     Layout,
     LearnedPositionEmbedding,
     Linear,
+    MixtureOfExperts,
     ParallelBlock,
     RelativePositionBias,
     RMSNorm,
     RotaryEmbedding,
     RotaryScaling,
+    Router,
     SegmentPositionBias,
     SelfAttentionBlock,
+    SharedExpert,
     TransformerBlock,
 )
 
@@ -70,6 +74,10 @@ def residual(kind):
 
 def parallel(sub=None, feed_forward=None, norm=None, **options):
     return ParallelBlock(sub or attention(), feed_forward or FeedForward(12, 16), norm or LayerNorm(12), **options)
+
+
+def mixture(router=None, experts=None, shared=None, **options):
+    return MixtureOfExperts(router or Router(12, 3, 2), experts or Experts(3, 12, 16), shared, **options)
 
 
 def plain(kind, *sizes):
@@ -125,6 +133,29 @@ ROWS = {
         "dropout": (plain(FeedForward, 12, 16), {}, {"dropout": 0.5}),
         "output_size": (plain(FeedForward, 12, 16), {}, {"output_size": 5}),
         "length_scale": (plain(FeedForward, 12, 16), {}, {"length_scale": True}),
+    },
+    Router: {
+        "hidden_size": (plain(Router, 12, 3, 2), {}, {"sizes": (5, 3, 2)}),
+        "num_experts": (plain(Router, 12, 3, 2), {}, {"sizes": (12, 4, 2)}),
+        "top_k": (plain(Router, 12, 3, 2), {}, {"sizes": (12, 3, 1)}),
+        "is_normalized": (plain(Router, 12, 3, 2), {}, {"is_normalized": False}),
+    },
+    Experts: {
+        "num_experts": (plain(Experts, 3, 12, 16), {}, {"sizes": (5, 12, 16)}),
+        "hidden_size": (plain(Experts, 3, 12, 16), {}, {"sizes": (3, 5, 16)}),
+        "intermediate_size": (plain(Experts, 3, 12, 16), {}, {"sizes": (3, 12, 8)}),
+        "activation": (plain(Experts, 3, 12, 16), {}, {"activation": "relu"}),
+    },
+    SharedExpert: {
+        "hidden_size": (plain(SharedExpert, 12, 16), {}, {"sizes": (5, 16)}),
+        "intermediate_size": (plain(SharedExpert, 12, 16), {}, {"sizes": (12, 8)}),
+        "activation": (plain(SharedExpert, 12, 16), {}, {"activation": "relu"}),
+    },
+    MixtureOfExperts: {
+        "router": (mixture, {}, {"router": Router(12, 3, 1)}),
+        "experts": (mixture, {}, {"experts": Experts(3, 12, 8)}),
+        "shared": (mixture, {}, {"shared": SharedExpert(12, 16)}),
+        "capacity_factor": (mixture, {}, {"capacity_factor": 0.5}),
     },
     Attention: {
         "hidden_size": (plain(Attention, 12, 4), {}, {"sizes": (8, 4)}),
@@ -225,6 +256,10 @@ def answer(layer: nn.Module) -> torch.Tensor:
         return layer(LONG, torch.tensor([[0, 1] * 30])).bias
     if isinstance(layer, RelativePositionBias | AlibiBias):
         return layer(LONG).bias
+    if isinstance(layer, Router):
+        return layer(X.flatten(0, 1)).weights
+    if isinstance(layer, Experts):
+        return layer(X.flatten(0, 1), [4, 5, 1] + [0] * (layer.num_experts - 3))
     if isinstance(layer, CrossAttentionBlock):
         return layer(X, LAYOUT, X.flip(1), LAYOUT)
     if isinstance(layer, TransformerBlock) and layer.cross_attention is not None:
