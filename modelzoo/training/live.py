@@ -1,6 +1,8 @@
 """One live line on a terminal: bar, loss, rate, speed, memory, time to the end; events scroll above it."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -13,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveProgress:
-    """Shows the run on a terminal; what is logged meanwhile goes above the line.
+    """Shows the run on a terminal. The line goes away while something is logged, whoever writes the log and how.
 
     Args:
         console: Where to; the process's stdout by default.
@@ -32,7 +34,8 @@ class LiveProgress:
 
     def note(self, text: str) -> None:
         """Log a line."""
-        log.info("%s", text)
+        with self._cleared():
+            log.info("%s", text)
 
     def step(self, report: StepReport) -> None:
         """Move the bar."""
@@ -47,7 +50,17 @@ class LiveProgress:
 
     def evaluated(self, step: int, values: dict[str, float], *, is_best: bool, seconds: float) -> None:
         """Log the metrics."""
-        log.info("%s", evaluation_text(step, values, is_best=is_best, seconds=seconds))
+        with self._cleared():
+            log.info("%s", evaluation_text(step, values, is_best=is_best, seconds=seconds))
+
+    @contextmanager
+    def _cleared(self) -> Iterator[None]:
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            if self._task is not None and not self._bar.finished:
+                self._bar.start()
 
     def close(self) -> None:
         """Remove the line."""

@@ -129,3 +129,29 @@ def test_log_goes_to_stderr_where_nobody_shows_it(tmp_path, capsys, monkeypatch)
     with run_log(tmp_path / "log.txt"):
         logging.getLogger("modelzoo.training").info("step 3")
     assert capsys.readouterr().err == "step 3\n"
+
+
+def test_log_lines_stand_alone_between_live_lines(caplog):
+    out = io.StringIO()
+
+    class Terminal(logging.Handler):
+        def emit(self, record):
+            out.write(f"<{record.getMessage()}>\n")
+
+    handler = Terminal()
+    logging.getLogger("modelzoo.training").addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO, "modelzoo"):
+            progress = LiveProgress(Console(file=out, force_terminal=True, width=150))
+            progress.step(report(1, 2))
+            progress.note("saved")
+            progress.step(report(2, 2))
+            progress.note("done")
+            progress.close()
+    finally:
+        logging.getLogger("modelzoo.training").removeHandler(handler)
+    for text in ("saved", "done"):
+        before = out.getvalue().split(f"<{text}>")[0]
+        # the live line was erased: "erase the whole line" is the last thing written before the log line
+        assert before.rstrip("\r\n").endswith("\x1b[2K")
+    assert "epoch" not in out.getvalue().split("<done>")[1], "nothing is shown once all steps are done"
