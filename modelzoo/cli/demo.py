@@ -1,5 +1,8 @@
 """`modelzoo demo`: the main job from end to end, on a model and rows that ship with the project, without network."""
 
+import shlex
+from pathlib import Path
+
 import typer
 
 from modelzoo.cli.console import Ended, is_first_process, say
@@ -25,8 +28,17 @@ def demo(ctx: typer.Context) -> None:
     say_result(result)
     if is_first_process() and result.final is not None:
         _prove(str(result.final))
-        say(f"files    {result.folder}: metrics.jsonl, loss.png, resolved.yaml, final/")
-        say("next     modelzoo init bert-boolq, and read recipes/demo/README.md for what this small world can show")
+        say(f"ask      {_question(str(resolved.settings.data.validation), result.folder)}")
+        say(f"read     {resolved.file.parent / 'README.md'}: what this small world can show, and what it cannot")
+        say("go on    modelzoo init bert-boolq: the same on a real model and real questions")
+
+
+def _question(rows: str, run: Path) -> str:
+    """Return a command that asks the trained model the first question of the validation rows."""
+    from modelzoo.data import read_rows
+
+    row = read_rows(rows, max_rows=1)[0]
+    return f"modelzoo predict {run} --text {shlex.quote(row['question'])} --pair {shlex.quote(row['passage'])}"
 
 
 def _prove(final: str) -> None:

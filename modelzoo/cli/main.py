@@ -16,6 +16,7 @@ from modelzoo.cli.checkpoint_commands import convert, verify
 from modelzoo.cli.console import Ended, say, say_error
 from modelzoo.cli.demo import demo
 from modelzoo.cli.doctor import doctor
+from modelzoo.cli.generate_command import generate
 from modelzoo.cli.screen import Command, first_screen
 from modelzoo.cli.training_commands import resume, train
 from modelzoo.cli.use_commands import evaluate, predict
@@ -31,6 +32,7 @@ COMMANDS = (
     Command("", resume, "RUN", "continue a run exactly where it stopped"),
     Command("use", evaluate, "RUN|MODEL data=FILE", "metrics on rows of your own", takes_settings=True, name="eval"),
     Command("", predict, "RUN|MODEL --text TEXT", "labels for texts", takes_settings=True),
+    Command("", generate, "RUN|MODEL --text TEXT", "what a language model writes", takes_settings=True),
     Command("models", models, "", "families that can be loaded"),
     Command("", convert, "SRC DST", "a checkpoint to a plain Hugging Face folder"),
     Command("", verify, "FOLDER", "logits and gradients against transformers"),
