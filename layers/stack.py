@@ -12,26 +12,39 @@ __all__ = ["Decoder", "Encoder"]
 
 
 class _Stack(nn.Module):
-    """Blocks one after the other, the position module that they share, and a last norm."""
+    """Blocks one after the other, the position modules that they share, and a last norm."""
 
-    def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None, position: nn.Module | None) -> None:
+    def __init__(
+        self, blocks: Iterable[nn.Module], norm: nn.Module | None, position: nn.Module | Sequence[nn.Module] | None
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(blocks)
         if not len(self.layers):
             raise ValueError("a stack needs at least one block, found none")
         self.norm = norm
-        self.position = position
+        self.position = position if isinstance(position, nn.Module) else None
+        each = [] if position is None else [position] * len(self.layers) if isinstance(position, nn.Module) else list(position)
+        if each and len(each) != len(self.layers):
+            raise ValueError(f"{len(each)} position modules were given to a stack of {len(self.layers)} blocks; give one a block")
+        kinds = list({id(module): module for module in each}.values())
+        self.positions = nn.ModuleList(kinds) if self.position is None and kinds else None
+        self._position_of = [next(index for index, kind in enumerate(kinds) if kind is module) for module in each]
 
-    def _positions(self, layout: Layout, selection: Selection | None, given: Position | None) -> tuple[Position, Position]:
-        """Return what the blocks, and what the last block, is told about positions."""
+    def _positions(self, layout: Layout, selection: Selection | None, given: Position | None) -> list[Position]:
+        """Return what each block is told about positions."""
+        count = len(self.layers)
         if given is not None:
             if selection is not None:
                 raise ValueError("a position given from outside holds every token's; give no selection with it")
-            return given, given
-        if self.position is None:
-            return Position(), Position()
-        common: Position = self.position(layout)
-        return common, common if selection is None else self.position(selection.layout, layout)
+            return [given] * count
+        modules = list(self.positions) if self.positions is not None else [self.position] if self.position is not None else []
+        if not modules:
+            return [Position()] * count
+        kinds: list[Position] = [module(layout) for module in modules]
+        found = [kinds[index] for index in self._position_of]
+        if selection is not None:
+            found[-1] = modules[self._position_of[-1]](selection.layout, layout)
+        return found
 
 
 class Encoder(_Stack):
@@ -40,10 +53,16 @@ class Encoder(_Stack):
     Args:
         blocks: `TransformerBlock` or `ParallelBlock` modules.
         norm: Applied after the last block (pre-norm stacks); None for none.
-        position: A module from layouts to a `Position` (rotary, relative bias, ALiBi), shared by all blocks; None for none.
+        position: A module from layouts to a `Position` (rotary, relative bias, ALiBi), shared by all blocks; a sequence of one a
+            block, where the same module may stand more than once (ModernBERT); None for none.
     """
 
-    def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, position: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        blocks: Iterable[nn.Module],
+        norm: nn.Module | None = None,
+        position: nn.Module | Sequence[nn.Module] | None = None,
+    ) -> None:
         super().__init__(blocks, norm, position)
 
     def forward(
@@ -62,10 +81,10 @@ class Encoder(_Stack):
         Returns:
             The shape of `hidden`, or of the selected tokens, float.
         """
-        position, last_position = self._positions(layout, selection, position)
-        for block in self.layers[:-1]:
-            hidden = block(hidden, layout, position=position)
-        hidden = self.layers[-1](hidden, layout, position=last_position, selection=selection)
+        positions = self._positions(layout, selection, position)
+        for block, each in zip(self.layers[:-1], positions, strict=False):  # the last block comes after
+            hidden = block(hidden, layout, position=each)
+        hidden = self.layers[-1](hidden, layout, position=positions[-1], selection=selection)
         return hidden if self.norm is None else self.norm(hidden)
 
 
@@ -75,10 +94,15 @@ class Decoder(_Stack):
     Args:
         blocks: `TransformerBlock` or `ParallelBlock` modules.
         norm: Applied after the last block (pre-norm stacks); None for none.
-        position: A module from layouts to a `Position`, shared by the self-attention of all blocks; None for none.
+        position: As of `Encoder`, for the self-attention.
     """
 
-    def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, position: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        blocks: Iterable[nn.Module],
+        norm: nn.Module | None = None,
+        position: nn.Module | Sequence[nn.Module] | None = None,
+    ) -> None:
         super().__init__(blocks, norm, position)
 
     def forward(
@@ -116,16 +140,16 @@ class Decoder(_Stack):
         for name, given in (("caches", caches), ("context_caches", context_caches)):
             if given is not None and len(given) != len(self.layers):
                 raise ValueError(f"{len(given)} {name} were given to a stack of {len(self.layers)} blocks; give one a block")
-        position, last_position = self._positions(layout, selection, position)
+        positions = self._positions(layout, selection, position)
         last = len(self.layers) - 1
         shared: dict[str, object] = {} if context is None else {"context": context, "context_layout": context_layout}
         for index, block in enumerate(self.layers):
-            options = dict(shared, position=position)
+            options = dict(shared, position=positions[index])
             if caches is not None:
                 options["cache"] = caches[index]
             if context_caches is not None:
                 options["context_cache"] = context_caches[index]
             if index == last:
-                options |= {"position": last_position, "selection": selection}
+                options["selection"] = selection
             hidden = block(hidden, layout, **options)
         return hidden if self.norm is None else self.norm(hidden)

@@ -152,3 +152,22 @@ def test_another_number_of_caches_than_blocks_is_refused(name, count):
 def test_a_stack_without_blocks_is_refused(stack):
     with pytest.raises(ValueError, match="a stack needs at least one block"):
         stack([])
+
+
+@pytest.mark.parametrize("stack", [Encoder, Decoder])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_blocks_may_have_position_modules_of_their_own(stack, layout):
+    near, far = RotaryEmbedding(4, theta=100.0), RotaryEmbedding(4, theta=10000.0)
+    model = fill(stack([block() for _ in range(3)], None, [far, near, far]))
+    assert len(model.positions) == 2
+    layout, expected = LAYOUTS[layout], LAYOUTS[layout].pack(X)
+    for each, rotary in zip(model.layers, (far, near, far), strict=True):
+        expected = each(expected, layout, position=rotary(layout))
+    assert torch.equal(model(layout.pack(X), layout), expected)
+    first = layout.first_rows()
+    assert_close(model(layout.pack(X), layout, selection=first), first.take(expected))
+
+
+def test_position_modules_are_one_a_block():
+    with pytest.raises(ValueError, match="2 position modules were given to a stack of 3 blocks; give one a block"):
+        Encoder([block() for _ in range(3)], None, [RotaryEmbedding(4), RotaryEmbedding(4)])
