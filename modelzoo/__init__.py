@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modelzoo.data import load_tokenizer as load_tokenizer
+    from modelzoo.generation import generate as generate
     from modelzoo.models.auto import from_pretrained as from_pretrained
     from modelzoo.models.bert import Bert as Bert
     from modelzoo.models.bert import BertConfig as BertConfig
@@ -73,6 +74,7 @@ _HOMES = {
     "XlmRoberta": "modelzoo.models.roberta",
     "XlmRobertaConfig": "modelzoo.models.roberta",
     "from_pretrained": "modelzoo.models.auto",
+    "generate": "modelzoo.generation",
     "load_tokenizer": "modelzoo.data",
 }
 
