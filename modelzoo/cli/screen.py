@@ -48,7 +48,7 @@ def first_screen(version: str, commands: Sequence[Command]) -> str:
         rows.append([shown, f"modelzoo {command.word} {command.usage}".rstrip(), command.summary])
     return "\n".join(
         [
-            f"modelzoo {version}: fine-tune BERT and RoBERTa, exactly as Hugging Face has them, on one process or many",
+            f"modelzoo {version}: fine-tune Hugging Face's models, exactly as they are there, on one process or many",
             "",
             columns(rows),
             "",
