@@ -3,13 +3,68 @@
 from collections.abc import Mapping as MappingABC
 from typing import Any
 
-from modelzoo.converters.config_table import Derived, probability
+from modelzoo.converters.config_table import Derived, Field, Require, boolean, number, probability, size, token_id
 from modelzoo.converters.mapping import Rule, modules
-from modelzoo.errors import ConfigError
+from modelzoo.errors import ConfigError, closest
 
-__all__ = ["block_rules", "dropout_fields", "stack_rules"]
+__all__ = ["ACTIVATION", "REQUIRE", "block_rules", "dropout_fields", "size_fields", "stack_rules"]
+
+_ACTIVATIONS = tuple(f"{gate}{name}" for gate in ("", "gated_") for name in ("gelu", "gelu_new", "relu", "silu"))
 
 _ATTENTION = (("query", "project_q"), ("key", "project_k"), ("value", "project_v"), ("output", "attention_out"))
+
+
+def _read_activation(source: MappingABC[str, Any]) -> dict[str, Any]:
+    stated = source.get("ffn_activate_fn", "gated_gelu")
+    if stated not in _ACTIVATIONS:
+        near = closest(stated, _ACTIVATIONS) if isinstance(stated, str) else []
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ConfigError(f"ffn_activate_fn: expected one of {', '.join(_ACTIVATIONS)}{hint}, found {stated!r:.80}")
+    return {"activation": stated.removeprefix("gated_"), "is_gated": stated.startswith("gated_")}
+
+
+def _write_activation(values: MappingABC[str, Any], result: dict[str, Any]) -> None:
+    result["ffn_activate_fn"] = ("gated_" if values["is_gated"] else "") + values["activation"]
+
+
+ACTIVATION = Derived(_read_activation, _write_activation)
+"""ModelCenter's `ffn_activate_fn`: an activation, or gated_ and one."""
+
+REQUIRE = (
+    Require("post_layer_norm", (False, None), "norms after the sum are not built for ModelCenter's layouts"),
+    Require("proj_bias", (False, None), "a head with a bias is not built"),
+    Require("cls_head", (None, 0, False), "a classifier in place of the language model's head is not built"),
+    Require("int8", (False, None), "quantised weights are not built"),
+    Require("mask_modules", (None,), "pruned blocks are not built"),
+)
+"""What ModelCenter's configs may say that is not built."""
+
+
+def size_fields(
+    *, vocab_size: int, hidden_size: int, num_heads: int, head_size: int, intermediate_size: int, pad_token_id: int
+) -> tuple[Field, ...]:
+    """Return the fields that ModelCenter's configs of all families have, without the number of layers.
+
+    Args:
+        vocab_size: ModelCenter's default, as all others.
+        hidden_size: Of `dim_model`.
+        num_heads: Of `num_heads`.
+        head_size: Of `dim_head`.
+        intermediate_size: Of `dim_ff`.
+        pad_token_id: Which ModelCenter's tokenizer has and its config does not say.
+    """
+    return (
+        Field("vocab_size", "vocab_size", vocab_size, size(2**26)),
+        Field("hidden_size", "dim_model", hidden_size, size(2**17)),
+        Field("num_heads", "num_heads", num_heads, size(2**12)),
+        Field("head_size", "dim_head", head_size, size(2**12)),
+        Field("intermediate_size", "dim_ff", intermediate_size, size(2**20)),
+        Field("norm_eps", "norm_eps", 1e-6, number(0, 1)),
+        Field("initializer_range", "att_init_std", 0.02, number(0, 100)),
+        Field("length_scale", "length_scale", False, boolean),
+        Field("scale_attention", "attn_scale", False, boolean),
+        Field("pad_token_id", "pad_token_id", pad_token_id, token_id),
+    )
 
 
 def dropout_fields(*names: str) -> Derived:

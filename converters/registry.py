@@ -1,6 +1,8 @@
 """The families that can be read and written, by Hugging Face's model_type."""
 
 from modelzoo.converters.bert import BERT
+from modelzoo.converters.cpm1 import CPM1
+from modelzoo.converters.cpm2 import CPM2
 from modelzoo.converters.cpm_ant import CPM_ANT
 from modelzoo.converters.distilbert import DISTILBERT
 from modelzoo.converters.electra import ELECTRA
@@ -33,6 +35,8 @@ _CONVERTERS = {
         GPTJ,
         CPM_ANT,
         ELECTRA,
+        CPM1,
+        CPM2,
     )
 }
 

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from modelzoo.models.auto import from_pretrained as from_pretrained
     from modelzoo.models.bert import Bert as Bert
     from modelzoo.models.bert import BertConfig as BertConfig
+    from modelzoo.models.cpm1 import CPM1 as CPM1
+    from modelzoo.models.cpm1 import CPM1Config as CPM1Config
+    from modelzoo.models.cpm2 import CPM2 as CPM2
+    from modelzoo.models.cpm2 import CPM2Config as CPM2Config
     from modelzoo.models.cpm_ant import CpmAnt as CpmAnt
     from modelzoo.models.cpm_ant import CpmAntConfig as CpmAntConfig
     from modelzoo.models.distilbert import DistilBert as DistilBert
@@ -45,6 +49,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "Bert": "modelzoo.models.bert",
     "BertConfig": "modelzoo.models.bert",
+    "CPM1": "modelzoo.models.cpm1",
+    "CPM1Config": "modelzoo.models.cpm1",
+    "CPM2": "modelzoo.models.cpm2",
+    "CPM2Config": "modelzoo.models.cpm2",
     "CpmAnt": "modelzoo.models.cpm_ant",
     "CpmAntConfig": "modelzoo.models.cpm_ant",
     "DistilBert": "modelzoo.models.distilbert",

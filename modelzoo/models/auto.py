@@ -16,6 +16,8 @@ __all__ = ["FAMILIES", "from_pretrained", "model_class"]
 FAMILIES: Mapping[str, str] = MappingProxyType(
     {
         "bert": "modelzoo.models.bert:Bert",
+        "cpm1": "modelzoo.models.cpm1:CPM1",
+        "cpm2": "modelzoo.models.cpm2:CPM2",
         "cpmant": "modelzoo.models.cpm_ant:CpmAnt",
         "distilbert": "modelzoo.models.distilbert:DistilBert",
         "electra": "modelzoo.models.electra:Electra",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from modelzoo.errors import ConfigError
 from modelzoo.layers import Embedding, Layout
 from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings
 from modelzoo.models.prompted_decoder import PromptedConfig, PromptedDecoder
@@ -37,6 +38,14 @@ class CpmAntConfig(PromptedConfig):
     """Standard deviation of fresh weights."""
     tie_word_embeddings: bool = False
     """False: the head has the vocabulary's rows, the table those of the prompts too, and a file holds both."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        PromptedConfig.__post_init__(self)
+        if self.tie_word_embeddings:
+            raise ConfigError(
+                "tie_word_embeddings=True is not built for CPM-Ant: its table has more rows than its head; leave it out"
+            )
 
 
 class _Embeddings(DecoderEmbeddings):

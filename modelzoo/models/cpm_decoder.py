@@ -138,8 +138,8 @@ class CpmDecoder(DecoderModel):
 
     @property
     def logit_scale(self) -> float:
-        """Factor on the hidden states before a head that is the token table."""
-        return float(self.config.hidden_size**-0.5) if self.config.length_scale and self.head is None else 1.0
+        """Factor on the hidden states before the head."""
+        return float(self.config.hidden_size**-0.5) if self.config.length_scale else 1.0
 
     def _check(self, input_ids: Tensor, labels: Tensor | None, **others: Tensor | None) -> None:
         """Refuse ids out of range, shapes that do not fit, and labels that the task does not take."""

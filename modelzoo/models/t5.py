@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from modelzoo.converters import Task
 from modelzoo.errors import DataError
-from modelzoo.layers import Decoder, Dropout, Embedding, Encoder, Layout, Linear, RMSNorm
+from modelzoo.layers import Decoder, Dropout, Embedding, Encoder, Layout, Linear, RMSNorm, TransformerBlock
 from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.heads import DenseHead, LinearHead
 from modelzoo.models.inputs import check_ids, check_labels, check_shape
@@ -46,17 +46,19 @@ class T5(Model):
         self.token = Embedding(config.vocab_size, config.hidden_size)
         self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(
-            (block(config, is_decoder=False) for _ in range(config.num_layers)),
+            (self._block(config, is_decoder=False) for _ in range(config.num_layers)),
             RMSNorm(config.hidden_size, config.norm_eps),
             position_bias(config, is_bidirectional=True),
         )
         self.decoder = self._decoder(config) if task not in ("encoder", "token_classification") else None
         self.head = self._head(config, task)
 
-    @staticmethod
-    def _decoder(config: T5Config) -> Decoder:
+    def _block(self, config: T5Config, *, is_decoder: bool) -> TransformerBlock:
+        return block(config, is_decoder=is_decoder)
+
+    def _decoder(self, config: T5Config) -> Decoder:
         return Decoder(
-            (block(config, is_decoder=True) for _ in range(config.num_decoder_layers)),
+            (self._block(config, is_decoder=True) for _ in range(config.num_decoder_layers)),
             RMSNorm(config.hidden_size, config.norm_eps),
             position_bias(config, is_bidirectional=False),
         )

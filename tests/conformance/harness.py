@@ -1,7 +1,8 @@
 """What every registered family is tested with: its row of data, and a folder that transformers saved from it.
 
 A family's row is `families/<model_type>.yaml`: a tiny config in Hugging Face's words, and the variants of it that change the
-forward. A new family adds a row and no test code.
+forward. A new family adds a row and no test code. A row that says `reference: none` is of a family that transformers does not have:
+it is not compared with transformers here but with a naive model in its own tests, and its folders are made by ourselves.
 """
 
 import json
@@ -14,7 +15,8 @@ import transformers
 import yaml
 
 from modelzoo.converters import converter_for
-from modelzoo.models.auto import FAMILIES
+from modelzoo.models.auto import FAMILIES, model_class
+from modelzoo.models.model import Model
 
 ROWS = Path(__file__).parent / "families"
 
@@ -36,6 +38,11 @@ def row(family: str) -> dict[str, Any]:
     """Return a family's data."""
     found: dict[str, Any] = yaml.safe_load((ROWS / f"{family}.yaml").read_text())
     return found
+
+
+def has_reference(family: str) -> bool:
+    """Return whether transformers has the family."""
+    return bool(row(family).get("reference") != "none")
 
 
 def main_task(family: str) -> str:
@@ -75,9 +82,24 @@ def reference(case: Case, *, seed: int = 0) -> torch.nn.Module:
     return model
 
 
+def made_here(case: Case, *, seed: int = 0) -> Model:
+    """Return our own model, its weights drawn as those of `reference`."""
+    torch.manual_seed(seed)
+    converter, cls = converter_for(case.family), model_class(case.family)
+    source = {**case.config, "model_type": case.family, "architectures": [converter.architectures[case.task]]}
+    model = cls(cls.config_class(**converter.read_config(source, case.task), source=source), case.task).eval()
+    std = 1.0 if source.get("length_scale") else 0.2
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_norm = parameter.dim() == 1 and name.endswith("weight")
+            parameter.copy_(torch.randn_like(parameter) * (0.2 if parameter.dim() == 1 else std) + (1.0 if is_norm else 0.0))
+    return model
+
+
 def saved(case: Case, folder: Path, *, seed: int = 0) -> Path:
-    """Save transformers' model into a folder."""
-    reference(case, seed=seed).save_pretrained(folder)
+    """Save transformers' model, or ours where it has none, into a folder."""
+    model = reference(case, seed=seed) if has_reference(case.family) else made_here(case, seed=seed)
+    model.save_pretrained(folder)
     return folder
 
 

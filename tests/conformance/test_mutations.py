@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Case, main_task, reference, row
+from harness import Case, has_reference, made_here, main_task, reference, row
 from torch import Tensor
+from transformers.modeling_outputs import CausalLMOutput
 
 from modelzoo.converters import converter_for
 from modelzoo.errors import ModelZooError
@@ -95,19 +96,39 @@ class Subject:
         return is_seen(self.case, self.values, tensors, self.theirs, self.batch)
 
 
+def inputs(model: Model) -> dict[str, Tensor]:
+    """Return a batch without labels."""
+    batch = verification_batch(model)
+    batch.pop("labels", None)
+    if model.task == "seq2seq_lm":
+        batch["decoder_input_ids"] = batch["input_ids"].flip(0)
+    return batch
+
+
+def own_subject(case: Case, model: Model) -> Subject:
+    """Return a subject whose expected outputs are our own."""
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    batch = inputs(model)
+    with torch.no_grad():
+        outputs = CausalLMOutput(logits=model(**batch).logits)
+    return Subject(case, model.config.values(), tensors, batch, outputs)
+
+
 def subject(family: str, *, matrix_std: float, norm_weight: float = 1.0) -> Subject:
     """Return a family's model with matrices drawn from N(0, matrix_std^2)."""
     data = row(family)
     case = Case(family, main_task(family), {**data["config"], **data.get("mutate", {})}, "mutated")
-    model = reference(case)
+    model = reference(case) if has_reference(family) else made_here(case)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
-                parameter.normal_(std=matrix_std)
+                parameter.normal_(std=matrix_std * (5 if case.config.get("length_scale") else 1))
             elif name.endswith("weight"):
                 parameter.mul_(norm_weight)
             else:
                 parameter.mul_(matrix_std / 0.2)
+    if isinstance(model, Model):  # transformers has no such family: the unchanged converter is what a fault is compared with
+        return own_subject(case, model)
     converter, cls = converter_for(family), model_class(family)
     values = converter.read_config(model.config.to_dict(), case.task)
     if converter.is_tied_by_tensors:
@@ -116,10 +137,7 @@ def subject(family: str, *, matrix_std: float, norm_weight: float = 1.0) -> Subj
     values = cls.config_class(**values).values()
     mapping = converter.weights(case.task, tied=values.get("tie_word_embeddings", True), values=values)
     tensors = mapping.to_ours(model.state_dict())
-    batch = verification_batch(build(case, values, tensors))
-    batch.pop("labels", None)
-    if case.task == "seq2seq_lm":
-        batch["decoder_input_ids"] = batch["input_ids"].flip(0)
+    batch = inputs(build(case, values, tensors))
     with torch.no_grad():
         theirs = model(**batch)
     found = Subject(case, values, tensors, batch, theirs)
