@@ -10,6 +10,7 @@ from modelzoo.converters.family import FamilyConverter
 from modelzoo.converters.gpt2 import GPT2
 from modelzoo.converters.gptj import GPTJ
 from modelzoo.converters.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from modelzoo.converters.modernbert import MODERNBERT
 from modelzoo.converters.opt import OPT
 from modelzoo.converters.roberta import ROBERTA, XLM_ROBERTA
 from modelzoo.converters.t5 import MT5, T5
@@ -37,6 +38,7 @@ _CONVERTERS = {
         ELECTRA,
         CPM1,
         CPM2,
+        MODERNBERT,
     )
 }
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from modelzoo.models.llama import Qwen2Config as Qwen2Config
     from modelzoo.models.llama import Qwen3 as Qwen3
     from modelzoo.models.llama import Qwen3Config as Qwen3Config
+    from modelzoo.models.modernbert import ModernBert as ModernBert
+    from modelzoo.models.modernbert import ModernBertConfig as ModernBertConfig
     from modelzoo.models.opt import OPT as OPT
     from modelzoo.models.opt import OPTConfig as OPTConfig
     from modelzoo.models.roberta import Roberta as Roberta
@@ -69,6 +71,8 @@ _HOMES = {
     "MT5Config": "modelzoo.models.t5_config",
     "Mistral": "modelzoo.models.llama",
     "MistralConfig": "modelzoo.models.llama",
+    "ModernBert": "modelzoo.models.modernbert",
+    "ModernBertConfig": "modelzoo.models.modernbert",
     "OPT": "modelzoo.models.opt",
     "OPTConfig": "modelzoo.models.opt",
     "Qwen2": "modelzoo.models.llama",

@@ -25,6 +25,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "gptj": "modelzoo.models.gptj:GPTJ",
         "llama": "modelzoo.models.llama:Llama",
         "mistral": "modelzoo.models.llama:Mistral",
+        "modernbert": "modelzoo.models.modernbert:ModernBert",
         "mt5": "modelzoo.models.t5:MT5",
         "opt": "modelzoo.models.opt:OPT",
         "qwen2": "modelzoo.models.llama:Qwen2",

@@ -26,7 +26,7 @@ class DistilBertConfig(EncoderConfig):
     num_layers: int = 6
     """Transformer blocks, at least 1."""
     classifier_dropout: float | None = 0.2
-    """Probability of dropping a feature within the classifier of whole texts; None for hidden_dropout."""
+    """Probability of dropping a feature within the classifier of whole texts."""
     qa_dropout: float = 0.1
     """Probability of dropping a feature before the scores of question answering."""
     has_sinusoidal_positions: bool = False
@@ -35,6 +35,8 @@ class DistilBertConfig(EncoderConfig):
     def __post_init__(self) -> None:
         """Check the values."""
         EncoderConfig.__post_init__(self)
+        if self.classifier_dropout is None:
+            raise ConfigError("classifier_dropout=None: DistilBERT's config.json takes a number alone; give hidden_dropout's")
         if not 0 <= self.qa_dropout < 1:
             raise ConfigError(f"qa_dropout={self.qa_dropout} must lie in 0 to 1, 1 excluded")
         if self.norm_eps != 1e-12:

@@ -39,6 +39,7 @@ def test_sinusoidal_positions_of_a_loaded_table_are_left_alone() -> None:
     ("fields", "message"),
     [
         ({"norm_eps": 1e-5}, "norm_eps=1e-05: DistilBERT has 1e-12, and its config.json no field for another"),
+        ({"classifier_dropout": None}, "classifier_dropout=None: DistilBERT's config.json takes a number alone"),
         ({"qa_dropout": 1.0}, "qa_dropout=1.0 must lie in 0 to 1"),
         ({"hidden_size": 15, "num_heads": 3, "has_sinusoidal_positions": True}, "hidden_size=15 must be even for sinusoidal"),
     ],

@@ -1,0 +1,254 @@
+"""ModernBERT (Warner et al., 2024): a pre-norm encoder with rotary positions, gated feed-forwards and sliding windows.
+
+Every third layer attends to the whole text, the others to a window, and the two kinds have wavelengths of their own. Nothing has
+a bias but the scores. The first layer has no norm before its attention: it reads the embeddings, which are normalised already.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from modelzoo.converters import Task
+from modelzoo.errors import ConfigError
+from modelzoo.layers import (
+    Attention,
+    Dropout,
+    Embedding,
+    Encoder,
+    FeedForward,
+    FeedForwardBlock,
+    LayerNorm,
+    Layout,
+    Linear,
+    RotaryEmbedding,
+    SelfAttentionBlock,
+    TransformerBlock,
+    activation,
+)
+from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
+from modelzoo.models.encoder_model import UnsegmentedModel
+from modelzoo.models.encoder_parts import EncoderConfig
+from modelzoo.models.model import ModelOutput
+
+__all__ = ["ModernBert", "ModernBertConfig"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModernBertConfig(EncoderConfig):
+    """Sizes and options of a ModernBERT; the defaults are ModernBERT-base's."""
+
+    vocab_size: int = 50368
+    """Rows of the token embedding."""
+    num_layers: int = 22
+    """Transformer blocks, at least 1."""
+    intermediate_size: int = 1152
+    """Width of the feed-forward network."""
+    max_positions: int = 8192
+    """The longest sequence, in tokens."""
+    pad_token_id: int | None = 50283
+    """Id of the padding token."""
+    norm_eps: float = 1e-5
+    """Added to the variance in every norm."""
+    hidden_dropout: float = 0.0
+    """Probability of dropping a feature after the embeddings."""
+    attention_dropout: float = 0.0
+    """Probability of dropping an attention weight, and a feature of the attention's output."""
+    feed_forward_dropout: float = 0.0
+    """Probability of dropping an inner feature of the feed-forward network."""
+    classifier_dropout: float | None = 0.0
+    """Probability of dropping a feature before the scores."""
+    local_attention: int = 128
+    """Width of the sliding window: a token sees half of it to each side, and itself."""
+    global_layers: tuple[int, ...] | None = None
+    """The layers, from 0, that see the whole text; None for every third."""
+    global_rope_theta: float = 160000.0
+    """Base of the rotary wavelengths of layers that see the whole text."""
+    local_rope_theta: float = 10000.0
+    """Base of the rotary wavelengths of layers with a window."""
+    norm_bias: bool = False
+    """Whether norms have a bias."""
+    attention_bias: bool = False
+    """Whether the attention's maps have a bias."""
+    feed_forward_bias: bool = False
+    """Whether the feed-forward network's maps have a bias."""
+    classifier_bias: bool = False
+    """Whether the map before the scores has a bias."""
+    decoder_bias: bool = True
+    """Whether the language model adds a bias a token."""
+    classifier_activation: str = "gelu"
+    """After the map before the scores, by Hugging Face's name."""
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    """What the classifier reads: the first token, or the mean of all."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        EncoderConfig.__post_init__(self)
+        if self.classifier_dropout is None:
+            raise ConfigError("classifier_dropout=None: ModernBERT's config.json takes a number alone; give hidden_dropout's")
+        if self.hidden_size // self.num_heads % 2:
+            raise ConfigError(f"hidden_size={self.hidden_size} / num_heads={self.num_heads} must be even for rotary positions")
+        if not 0 <= self.feed_forward_dropout < 1:
+            raise ConfigError(f"feed_forward_dropout={self.feed_forward_dropout} must lie in 0 to 1, 1 excluded")
+        if self.local_attention < 1:
+            raise ConfigError(f"local_attention={self.local_attention} must be at least 1")
+        for name in ("global_rope_theta", "local_rope_theta"):
+            if not getattr(self, name) > 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be greater than 1")
+        strange = [layer for layer in self.global_layers or () if not 0 <= layer < self.num_layers]
+        if strange:
+            raise ConfigError(
+                f"global_layers: layer {strange[0]} is not in 0 to {self.num_layers - 1} (num_layers={self.num_layers})"
+            )
+        if self.classifier_pooling not in ("cls", "mean"):
+            raise ConfigError(f"classifier_pooling={self.classifier_pooling!r} is not known; use 'cls' or 'mean'")
+        activation(self.classifier_activation)
+
+    def is_global(self, layer: int) -> bool:
+        """Return whether a layer, from 0, sees the whole text."""
+        return layer % 3 == 0 if self.global_layers is None else layer in self.global_layers
+
+
+class ModernBert(UnsegmentedModel):
+    """ModernBERT for one of five tasks.
+
+    Equal to transformers' `ModernBertModel`, `ModernBertForMaskedLM`, `ModernBertForSequenceClassification`,
+    `ModernBertForTokenClassification` and `ModernBertForQuestionAnswering`, in logits and gradients, at every real token. Its
+    `sparse_prediction` changes no loss and is ignored: in training, scores exist for the labelled tokens alone, as for every
+    masked language model here; in evaluation they are there for all.
+
+    Args:
+        config: Sizes and options.
+        task: Which head.
+    """
+
+    family = "modernbert"
+    config_class = ModernBertConfig
+    config: ModernBertConfig
+    pooled_tasks = ()
+
+    def build_embeddings(self, config: EncoderConfig) -> nn.Module:
+        """Return the token table with its norm."""
+        assert isinstance(config, ModernBertConfig)
+        return _Embeddings(config)
+
+    def build_encoder(self, config: EncoderConfig) -> Encoder:
+        """Return pre-norm blocks, the last norm, and rotary positions of two kinds."""
+        assert isinstance(config, ModernBertConfig)
+        size = config.hidden_size // config.num_heads
+        far = RotaryEmbedding(size, theta=config.global_rope_theta)
+        near = RotaryEmbedding(size, theta=config.local_rope_theta)
+        layers = range(config.num_layers)
+        positions = [far if config.is_global(layer) else near for layer in layers]
+        return Encoder((_block(config, layer) for layer in layers), _norm(config), positions)
+
+    def build_head(self, config: EncoderConfig, task: Task) -> nn.Module | None:
+        """Return the head of a task; all have the same map and norm before their scores."""
+        assert isinstance(config, ModernBertConfig)
+        if task == "base":
+            return None
+        return (
+            _LmHead(config) if task == "masked_lm" else _LabelHead(config, 2 if task == "question_answering" else config.num_labels)
+        )
+
+    def _classify(self, hidden: Tensor, layout: Layout, labels: Tensor | None) -> ModelOutput:
+        if self.config.classifier_pooling == "cls":
+            return super()._classify(hidden, layout, labels)
+        hidden = self.encoder(hidden, layout)
+        counts = layout.unpack(hidden.new_ones(hidden.shape[:-1])).sum(1, keepdim=True).clamp(min=1)
+        assert self.head is not None
+        return self._scored(self.head(layout.unpack(hidden).sum(1) / counts), labels, layout)
+
+    def init_weights(self, only: Collection[str] | None = None) -> None:
+        """Give layers their first values, narrower where they end a sublayer; see `Model.init_weights`.
+
+        The standard deviations are the reference's; its cut of the normal distribution at two of them is left out.
+        """
+        super().init_weights(only)
+        narrow = self.config.initializer_range / (2 * self.config.num_layers) ** 0.5
+        stds = {"sublayer.output.weight": narrow, "down.weight": narrow, "head.dense.weight": narrow}
+        stds |= {"head.output.weight": self.config.hidden_size**-0.5, "head.decoder.weight": narrow}
+        for name, parameter in self.named_parameters():
+            std = next((std for ending, std in stds.items() if name.endswith(ending)), None)
+            if std is not None and (only is None or name in only):
+                nn.init.normal_(parameter, std=std)
+
+
+class _Embeddings(nn.Module):
+    """norm(token), then dropout."""
+
+    def __init__(self, config: ModernBertConfig) -> None:
+        super().__init__()
+        self.token = Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.norm = _norm(config)
+        self.dropout = Dropout(config.hidden_dropout)
+
+    def forward(self, ids: Tensor, segments: Tensor | None, positions: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(self.norm(self.token(ids)))
+        return embedded
+
+
+class _LabelHead(nn.Module):
+    """norm(act(W x)), dropout, scores."""
+
+    def __init__(self, config: ModernBertConfig, num_labels: int) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size, config.classifier_bias)
+        self._function = activation(config.classifier_activation)
+        self.norm = _norm(config)
+        self.dropout = Dropout(config.head_dropout)
+        self.output = Linear(config.hidden_size, num_labels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        scores: Tensor = self.output(self.dropout(self.norm(self._function(self.dense(hidden)))))
+        return scores
+
+
+class _LmHead(nn.Module):
+    """norm(act(W x)), then scores against a table."""
+
+    def __init__(self, config: ModernBertConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size, config.classifier_bias)
+        self._function = activation(config.classifier_activation)
+        self.norm = _norm(config)
+        is_tied, size = config.tie_word_embeddings, config.vocab_size
+        self.decoder = None if is_tied else Linear(config.hidden_size, size, bias=False, tensor_split="column")
+        self.bias = nn.Parameter(self.dense.weight.new_empty(size)) if config.decoder_bias else None
+        init_when_built(self)
+
+    def init_weights(self, std: float = DEFAULT_STD) -> None:
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor, embedding: Embedding) -> Tensor:
+        features = self.norm(self._function(self.dense(hidden)))
+        scores: Tensor = embedding.logits(features) if self.decoder is None else self.decoder(features)
+        return scores if self.bias is None else scores + self.bias
+
+
+def _norm(config: ModernBertConfig) -> LayerNorm:
+    return LayerNorm(config.hidden_size, config.norm_eps, bias=config.norm_bias)
+
+
+def _block(config: ModernBertConfig, layer: int) -> TransformerBlock:
+    attention = Attention(
+        config.hidden_size,
+        config.num_heads,
+        bias=config.attention_bias,
+        dropout=config.attention_dropout,
+        window=None if config.is_global(layer) else config.local_attention // 2 + 1,
+    )
+    feed_forward = FeedForward(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        is_gated=True,
+        bias=config.feed_forward_bias,
+        dropout=config.feed_forward_dropout,
+    )
+    return TransformerBlock(
+        SelfAttentionBlock(attention, nn.Identity() if layer == 0 else _norm(config), dropout=config.attention_dropout),
+        FeedForwardBlock(feed_forward, _norm(config)),
+    )
