@@ -11,7 +11,7 @@ import torch
 from modelzoo import hub
 from modelzoo.config import METRICS, RunSettings, load_settings
 from modelzoo.data import Tokenizer, load_tokenizer, read_rows
-from modelzoo.errors import CheckpointError, ConfigError, InputError
+from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.model import Model, Task
 
@@ -95,6 +95,7 @@ def given_rows(
 
     Raises:
         InputError: None was given for a model that is from no run, or a run without validation rows.
+        DataError: There are no rows.
     """
     if rows is None:
         data = opened.settings.data if opened.settings is not None else None
@@ -105,6 +106,8 @@ def given_rows(
     if isinstance(rows, str | os.PathLike):
         place = os.fspath(rows)
         return read_rows(place, split=_split(split), max_rows=max_rows), Path(place).name
+    if not rows:
+        raise DataError("rows: expected at least one row, found none")
     return rows[:max_rows], "rows"
 
 

@@ -7,7 +7,7 @@ from distributed import run_distributed
 from tiny_runs import WORDS, model_folder, rows
 
 from modelzoo.data import build_dataset, load_tokenizer
-from modelzoo.errors import CheckpointError, ConfigError, InputError
+from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.bert import Bert
 from modelzoo.runtime import connect, shard
 from modelzoo.training import EvaluationSet, SilentProgress, evaluate, measure, predict, train
@@ -204,6 +204,8 @@ def test_rows_are_needed_where_there_is_no_run(tmp_path):
     model, _ = make(model_folder(tmp_path / "model"), "classification")
     with pytest.raises(InputError, match="expected rows to evaluate on, found none"):
         evaluate(model)
+    with pytest.raises(DataError, match="expected at least one row, found none"):
+        predict(model, [])
 
 
 def test_unfinished_run_is_refused(tmp_path):
