@@ -1,6 +1,5 @@
 """Writing a model as a plain Hugging Face folder: all of it or nothing."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,12 +19,9 @@ from modelzoo.hub.model_tensors import Slot, gathered, is_sharded, slots
 from modelzoo.hub.publish import FACTS_FILE, published, require_space, require_target
 from modelzoo.hub.ranks import agreed, first_rank
 from modelzoo.hub.safetensors_file import DTYPE_NAMES, header_of, write_safetensors
+from modelzoo.hub.shards import Spec, divided, index_text, json_text, shard_bytes, spec_bytes, write_file
 
 __all__ = ["save_pretrained"]
-
-_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
-Spec = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -38,11 +34,7 @@ class _Export:
 
     @property
     def size_bytes(self) -> int:
-        return sum(_spec_bytes(spec) for spec in self.files.values())
-
-
-def _spec_bytes(spec: Spec) -> int:
-    return sum(dtype.itemsize * torch.Size(shape).numel() for dtype, shape in spec.values())
+        return sum(spec_bytes(spec) for spec in self.files.values())
 
 
 def save_pretrained(
@@ -78,7 +70,7 @@ def save_pretrained(
     target = Path(folder).expanduser()
     places = slots(model)
     together = any(is_sharded(slot.tensor) for slot in places.values())
-    export = _planned(places, facts, dtype, _size_bytes(max_shard_size))
+    export = _planned(places, facts, dtype, shard_bytes(max_shard_size))
     problem: SaveError | CheckpointError | None = None
     if first_rank():
         try:
@@ -97,20 +89,7 @@ def save_pretrained(
     return target
 
 
-def _size_bytes(size: str | int) -> int:
-    """Return bytes of "5GB" and the like."""
-    text = str(size).strip().upper()
-    unit = next((unit for unit in sorted(_UNITS, key=len, reverse=True) if text.endswith(unit)), "")
-    try:
-        value = int(float(text.removesuffix(unit)) * _UNITS.get(unit, 1))
-    except (ValueError, OverflowError):
-        value = 0
-    if value < 1:
-        raise SaveError(f"max_shard_size={size!r}: expected bytes above 0, or a size such as '5GB' or '500MB'")
-    return value
-
-
-def _planned(places: Mapping[str, Slot], facts: ModelFacts, dtype: torch.dtype | None, shard_bytes: int) -> _Export:
+def _planned(places: Mapping[str, Slot], facts: ModelFacts, dtype: torch.dtype | None, limit_bytes: int) -> _Export:
     """Compare the model with its config and its table, and lay out the files."""
     shapes = {name: tuple(slot.tensor.shape) for name, slot in places.items()}
     problems = size_problems(facts.converter, facts.values, shapes)
@@ -129,7 +108,7 @@ def _planned(places: Mapping[str, Slot], facts: ModelFacts, dtype: torch.dtype |
     spec, groups = _converted_spec(places, facts, dtype)
     found = {entry[0] for entry in spec.values()}
     widest = next(iter(found)) if len(found) == 1 else torch.float32
-    return _Export(_sharded(spec, shard_bytes), groups, widest)
+    return _Export(divided(spec, limit_bytes), groups, widest)
 
 
 def _converted_spec(
@@ -148,18 +127,6 @@ def _converted_spec(
                 spec[mapping.written(key)] = (dtype or own[0].dtype, shape)
                 groups[mapping.written(key)] = (group, index)
     return spec, groups
-
-
-def _sharded(spec: Spec, shard_bytes: int) -> dict[str, Spec]:
-    """Divide the tensors into files of at most `shard_bytes` (a larger tensor has a file of its own)."""
-    shards: list[Spec] = [{}]
-    for key, entry in spec.items():
-        if shards[-1] and _spec_bytes(shards[-1]) + _spec_bytes({key: entry}) > shard_bytes:
-            shards.append({})
-        shards[-1][key] = entry
-    if len(shards) == 1:
-        return {"model.safetensors": shards[0]}
-    return {f"model-{index:05}-of-{len(shards):05}.safetensors": shard for index, shard in enumerate(shards, start=1)}
 
 
 def _tensors(export: _Export, places: Mapping[str, Slot]) -> Iterator[Tensor]:
@@ -208,23 +175,12 @@ def _write_first(target: Path, export: _Export, places: Mapping[str, Slot], fact
             for name, spec in export.files.items():
                 write_safetensors(temporary / name, spec, (next(tensors) for _ in spec))
             for name, text in texts.items():
-                _write(temporary / name, text)
+                write_file(temporary / name, text)
     except SaveError:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise _Interrupted(f"{target}: could not be written ({reason}); what was there before is as it was", tensors) from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _json(value: object) -> bytes:
-    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
 
 
 def _texts(export: _Export, facts: ModelFacts) -> dict[str, bytes]:
@@ -243,16 +199,8 @@ def _texts(export: _Export, facts: ModelFacts) -> dict[str, bytes]:
         "task": facts.task,
         **(origin(facts.source_folder) if facts.source_folder is not None else {"source": None, "revision": None}),
     }
-    texts = {CONFIG_FILE: _json(config), FACTS_FILE: _json(own)}
-    if len(export.files) > 1:
-        sizes = [torch.Size(shape).numel() for spec in export.files.values() for _, shape in spec.values()]
-        texts["model.safetensors.index.json"] = _json(
-            {
-                "metadata": {"total_parameters": sum(sizes), "total_size": export.size_bytes},
-                "weight_map": {key: name for name, spec in export.files.items() for key in spec},
-            }
-        )
-    return texts
+    texts = {CONFIG_FILE: json_text(config), FACTS_FILE: json_text(own)}
+    return texts | index_text(export.files)
 
 
 def _copied_files(folder: Path | None) -> dict[str, Path]:

@@ -184,7 +184,7 @@ class _Stop(Exception):
     pass
 
 
-STEPS = ["write_safetensors", "_write", "_carry_over", "_sync", "_swap"]
+STEPS = ["write_safetensors", "write_file", "_carry_over", "_sync", "_swap"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -203,7 +203,7 @@ def test_a_save_that_fails_leaves_what_was_there(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    module = "save" if step in ("write_safetensors", "_write") else "publish"
+    module = "save" if step in ("write_safetensors", "write_file") else "publish"
     monkeypatch.setattr(f"modelzoo.hub.{module}.{step}", fail)
     expected = SaveError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected) as raised:
