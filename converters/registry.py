@@ -3,6 +3,7 @@
 from modelzoo.converters.bert import BERT
 from modelzoo.converters.cpm1 import CPM1
 from modelzoo.converters.cpm2 import CPM2
+from modelzoo.converters.cpm3 import CPM3
 from modelzoo.converters.cpm_ant import CPM_ANT
 from modelzoo.converters.distilbert import DISTILBERT
 from modelzoo.converters.electra import ELECTRA
@@ -39,6 +40,7 @@ _CONVERTERS = {
         CPM1,
         CPM2,
         MODERNBERT,
+        CPM3,
     )
 }
 

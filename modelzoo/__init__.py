@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from modelzoo.models.cpm1 import CPM1Config as CPM1Config
     from modelzoo.models.cpm2 import CPM2 as CPM2
     from modelzoo.models.cpm2 import CPM2Config as CPM2Config
+    from modelzoo.models.cpm3 import CPM3 as CPM3
+    from modelzoo.models.cpm3 import CPM3Config as CPM3Config
     from modelzoo.models.cpm_ant import CpmAnt as CpmAnt
     from modelzoo.models.cpm_ant import CpmAntConfig as CpmAntConfig
     from modelzoo.models.distilbert import DistilBert as DistilBert
@@ -55,6 +57,8 @@ _HOMES = {
     "CPM1Config": "modelzoo.models.cpm1",
     "CPM2": "modelzoo.models.cpm2",
     "CPM2Config": "modelzoo.models.cpm2",
+    "CPM3": "modelzoo.models.cpm3",
+    "CPM3Config": "modelzoo.models.cpm3",
     "CpmAnt": "modelzoo.models.cpm_ant",
     "CpmAntConfig": "modelzoo.models.cpm_ant",
     "DistilBert": "modelzoo.models.distilbert",

@@ -18,6 +18,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "bert": "modelzoo.models.bert:Bert",
         "cpm1": "modelzoo.models.cpm1:CPM1",
         "cpm2": "modelzoo.models.cpm2:CPM2",
+        "cpm3": "modelzoo.models.cpm3:CPM3",
         "cpmant": "modelzoo.models.cpm_ant:CpmAnt",
         "distilbert": "modelzoo.models.distilbert:DistilBert",
         "electra": "modelzoo.models.electra:Electra",
