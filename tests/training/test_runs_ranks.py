@@ -15,6 +15,7 @@ from modelzoo.training.records import read_records
 def settings_of(folder: str, name: str) -> RunSettings:
     """No dropout, which would draw differently on each rank, and a rate at which rounding is not blown up by Adam."""
     changes = {"model__dropout": 0.0, "train__micro_batch_size": 2, "optimizer__lr": 1e-3, "output__name": name}
+    changes |= {"train__epochs": 1.0, "evaluation__every": "0.5ep"}
     return settings_for(Path(folder), **changes)
 
 
@@ -36,11 +37,11 @@ def close_enough(first: Path, second: Path, skip=("seconds",)) -> None:
 
 def test_two_ranks_train_and_evaluate_as_one_process_does(tmp_path):
     settings_for(tmp_path)
-    run_distributed(start, 1, str(tmp_path), "one")
+    start(str(tmp_path), "one")
     run_distributed(start, 2, str(tmp_path), "two")
     one, two = tmp_path / "runs" / "one-001", tmp_path / "runs" / "two-001"
     close_enough(two / "metrics.jsonl", one / "metrics.jsonl")
-    for place in ("final/model.safetensors", "checkpoints/step-12/model.safetensors"):
+    for place in ("final/model.safetensors", "checkpoints/step-6/model.safetensors"):
         ours, theirs = load_file(two / place), load_file(one / place)
         assert list(ours) == list(theirs)
         for name in theirs:
@@ -57,19 +58,19 @@ def stop_on_rank_one(folder: str) -> None:
     evaluate = Loop._evaluate_if_due
 
     def preempt(loop: Loop, before: int) -> bool:
-        if loop.state.step == 7 and loop.world.rank == 1:
+        if loop.state.step == 4 and loop.world.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(loop, before)
 
     Loop._evaluate_if_due = preempt
     result = train(settings, progress=SilentProgress())
     assert isinstance(result, RunResult)
-    assert (result.stopped, result.step) == ("preempted", 7)
+    assert (result.stopped, result.step) == ("preempted", 4)
 
 
 def test_preemption_of_one_rank_stops_all_and_another_number_resumes(tmp_path):
     settings_for(tmp_path)
-    run_distributed(start, 1, str(tmp_path), "one")
+    start(str(tmp_path), "one")
     run_distributed(stop_on_rank_one, 2, str(tmp_path))
     run_distributed(go_on, 3, str(tmp_path / "runs" / "stopped-001"))
     close_enough(tmp_path / "runs" / "stopped-001" / "metrics.jsonl", tmp_path / "runs" / "one-001" / "metrics.jsonl")
