@@ -3,6 +3,7 @@
 The four share their tensor names; they differ in which of them exist and in a few fields of the config.
 """
 
+from collections.abc import Callable
 from collections.abc import Mapping as MappingABC
 from typing import Any
 
@@ -24,44 +25,66 @@ from modelzoo.converters.names import ACTIVATIONS
 from modelzoo.converters.rope import rope
 from modelzoo.errors import ConfigError
 
-__all__ = ["LLAMA", "MISTRAL", "QWEN2", "QWEN3"]
+__all__ = [
+    "FEED_FORWARD",
+    "LAYER",
+    "LLAMA",
+    "MISTRAL",
+    "QWEN2",
+    "QWEN3",
+    "REQUIRE",
+    "THEIR_LAYER",
+    "llama_family",
+    "llama_fields",
+    "llama_mapping",
+    "optional_size",
+    "windows",
+]
 
 
-def _heads(source: MappingABC[str, Any]) -> Any:
-    return source.get("num_attention_heads", 32)
-
-
-def _head_size(source: MappingABC[str, Any]) -> Any:
-    return source.get("hidden_size", 4096) // _heads(source)
-
-
-def _fields(
-    *, vocab_size: int, intermediate_size: int, max_positions: int, num_key_value_heads: int | None, head_size: int | None
+def llama_fields(
+    *,
+    vocab_size: int = 32000,
+    hidden_size: int = 4096,
+    num_layers: int = 32,
+    num_heads: int = 32,
+    num_key_value_heads: int | None = None,
+    head_size: int | None = None,
+    intermediate_size: int = 11008,
+    max_positions: int = 2048,
+    norm_eps: float = 1e-6,
 ) -> tuple[Field, ...]:
-    """Return the fields that all four have; the defaults are those of transformers 5.24."""
+    """Return the fields that all relatives have, by their defaults in transformers 5.24."""
+
+    def heads(source: MappingABC[str, Any]) -> Any:
+        return source.get("num_attention_heads", num_heads)
+
+    def size_of_a_head(source: MappingABC[str, Any]) -> Any:
+        return source.get("hidden_size", hidden_size) // heads(source)
+
     return (
         Field("vocab_size", "vocab_size", vocab_size, size(2**26)),
-        Field("hidden_size", "hidden_size", 4096, size(2**17)),
-        Field("num_layers", "num_hidden_layers", 32, size(2**12)),
-        Field("num_heads", "num_attention_heads", 32, size(2**12)),
-        Field("num_key_value_heads", "num_key_value_heads", num_key_value_heads, size(2**12), _heads),
-        Field("head_size", "head_dim", head_size, size(2**12), _head_size),
+        Field("hidden_size", "hidden_size", hidden_size, size(2**17)),
+        Field("num_layers", "num_hidden_layers", num_layers, size(2**12)),
+        Field("num_heads", "num_attention_heads", num_heads, size(2**12)),
+        Field("num_key_value_heads", "num_key_value_heads", num_key_value_heads, size(2**12), heads),
+        Field("head_size", "head_dim", head_size, size(2**12), size_of_a_head),
         Field("intermediate_size", "intermediate_size", intermediate_size, size(2**20)),
         Field("activation", "hidden_act", "silu", choice(ACTIVATIONS)),
         Field("attention_dropout", "attention_dropout", 0.0, probability()),
         Field("max_positions", "max_position_embeddings", max_positions, size(2**26)),
-        Field("norm_eps", "rms_norm_eps", 1e-6, number(0, 1)),
+        Field("norm_eps", "rms_norm_eps", norm_eps, number(0, 1)),
         Field("initializer_range", "initializer_range", 0.02, number(0, 100)),
         Field("pad_token_id", "pad_token_id", None, token_id),
-        Field("tie_word_embeddings", "tie_word_embeddings", False, boolean),
     )
 
 
+_UNTIED = Field("tie_word_embeddings", "tie_word_embeddings", False, boolean)
 _BIASES = (
     Field("attention_bias", "attention_bias", False, boolean),
     Field("output_bias", "attention_bias", False, boolean),
 )
-_REQUIRE = (
+REQUIRE = (
     Require("pretraining_tp", (1, None), "the slicing of pretraining is not built"),
     Require(
         "problem_type",
@@ -72,26 +95,36 @@ _REQUIRE = (
 )
 
 
-def _read_windows(source: MappingABC[str, Any]) -> dict[str, Any]:
-    """Read Qwen's windows: which layers have one is a list of kinds, or all from a first layer on."""
+def windows(is_windowed: Callable[[int, int], bool], *, num_layers: int = 32) -> Derived:
+    """Return the arguments `window` and `window_layers` of Qwen's configs.
+
+    Args:
+        is_windowed: Whether a layer has a window, from its number and `max_window_layers`, where the config does not list them.
+        num_layers: What an absent `num_hidden_layers` means.
+    """
+    return Derived(lambda source: _read_windows(source, is_windowed, num_layers), _write_windows)
+
+
+def _read_windows(source: MappingABC[str, Any], is_windowed: Callable[[int, int], bool], num_layers: int) -> dict[str, Any]:
     kinds, window = source.get("layer_types"), source.get("sliding_window", 4096)
-    layers = source.get("num_hidden_layers", 32)
+    layers = source.get("num_hidden_layers", num_layers)
     has_window = bool(source.get("use_sliding_window", False)) and window is not None
     if kinds is None:
         first = source.get("max_window_layers", 28)
-        kinds = ["sliding_attention" if has_window and layer >= first else "full_attention" for layer in range(layers)]
+        chosen = {layer for layer in range(layers) if has_window and is_windowed(layer, first)}
+        kinds = ["sliding_attention" if layer in chosen else "full_attention" for layer in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise ConfigError(f"layer_types: expected a list of {layers} kinds, found {kinds!r:.80}")
     strange = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
     if strange:
         raise ConfigError(f"layer_types: expected sliding_attention or full_attention, found {strange[0]!r:.80}")
-    chosen = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
-    if not chosen:
+    listed = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
+    if not listed:
         return {"window": None, "window_layers": None}
     problem = None if window is None else size(2**26)(window)
     if problem or not has_window:
         raise ConfigError(f"sliding_window: expected {problem or 'a number, with use_sliding_window true'}, found {window!r:.80}")
-    return {"window": window, "window_layers": chosen}
+    return {"window": window, "window_layers": listed}
 
 
 def _write_windows(values: MappingABC[str, Any], result: dict[str, Any]) -> None:
@@ -103,30 +136,40 @@ def _write_windows(values: MappingABC[str, Any], result: dict[str, Any]) -> None
     result["layer_types"] = ["sliding_attention" if layer in windowed else "full_attention" for layer in layers]
 
 
-def _optional_size(value: object) -> str | None:
+def optional_size(value: object) -> str | None:
+    """Check for a whole number from 1, or null."""
     return None if value is None or size(2**26)(value) is None else "a whole number from 1 or null"
 
 
-_OURS, _THEIRS = "decoder.layers.{layer}", "model.layers.{layer}"
+LAYER, THEIR_LAYER = "decoder.layers.{layer}", "model.layers.{layer}"
 _RULES = (
     Rule("embeddings.token.weight", "model.embed_tokens.weight"),
-    *modules(f"{_OURS}.self_attention.sublayer.query", f"{_THEIRS}.self_attn.q_proj", is_bias_optional=True),
-    *modules(f"{_OURS}.self_attention.sublayer.key", f"{_THEIRS}.self_attn.k_proj", is_bias_optional=True),
-    *modules(f"{_OURS}.self_attention.sublayer.value", f"{_THEIRS}.self_attn.v_proj", is_bias_optional=True),
-    *modules(f"{_OURS}.self_attention.sublayer.output", f"{_THEIRS}.self_attn.o_proj", is_bias_optional=True),
-    Rule(f"{_OURS}.self_attention.sublayer.query_norm.weight", f"{_THEIRS}.self_attn.q_norm.weight", is_optional=True),
-    Rule(f"{_OURS}.self_attention.sublayer.key_norm.weight", f"{_THEIRS}.self_attn.k_norm.weight", is_optional=True),
-    Rule(f"{_OURS}.self_attention.norm.weight", f"{_THEIRS}.input_layernorm.weight"),
-    *modules(f"{_OURS}.feed_forward.sublayer.gate", f"{_THEIRS}.mlp.gate_proj", is_bias_optional=True),
-    *modules(f"{_OURS}.feed_forward.sublayer.up", f"{_THEIRS}.mlp.up_proj", is_bias_optional=True),
-    *modules(f"{_OURS}.feed_forward.sublayer.down", f"{_THEIRS}.mlp.down_proj", is_bias_optional=True),
-    Rule(f"{_OURS}.feed_forward.norm.weight", f"{_THEIRS}.post_attention_layernorm.weight"),
+    *modules(f"{LAYER}.self_attention.sublayer.query", f"{THEIR_LAYER}.self_attn.q_proj", is_bias_optional=True),
+    *modules(f"{LAYER}.self_attention.sublayer.key", f"{THEIR_LAYER}.self_attn.k_proj", is_bias_optional=True),
+    *modules(f"{LAYER}.self_attention.sublayer.value", f"{THEIR_LAYER}.self_attn.v_proj", is_bias_optional=True),
+    *modules(f"{LAYER}.self_attention.sublayer.output", f"{THEIR_LAYER}.self_attn.o_proj", is_bias_optional=True),
+    Rule(f"{LAYER}.self_attention.sublayer.query_norm.weight", f"{THEIR_LAYER}.self_attn.q_norm.weight", is_optional=True),
+    Rule(f"{LAYER}.self_attention.sublayer.key_norm.weight", f"{THEIR_LAYER}.self_attn.k_norm.weight", is_optional=True),
+    Rule(f"{LAYER}.self_attention.norm.weight", f"{THEIR_LAYER}.input_layernorm.weight"),
+    Rule(f"{LAYER}.feed_forward.norm.weight", f"{THEIR_LAYER}.post_attention_layernorm.weight"),
     Rule("decoder.norm.weight", "model.norm.weight"),
 )
-_FREQUENCIES = Ignore(f"{_THEIRS}.self_attn.rotary_emb.inv_freq", "rotary frequencies, a constant buffer of old transformers")
+FEED_FORWARD = (
+    *modules(f"{LAYER}.feed_forward.sublayer.gate", f"{THEIR_LAYER}.mlp.gate_proj", is_bias_optional=True),
+    *modules(f"{LAYER}.feed_forward.sublayer.up", f"{THEIR_LAYER}.mlp.up_proj", is_bias_optional=True),
+    *modules(f"{LAYER}.feed_forward.sublayer.down", f"{THEIR_LAYER}.mlp.down_proj", is_bias_optional=True),
+)
+_FREQUENCIES = Ignore(f"{THEIR_LAYER}.self_attn.rotary_emb.inv_freq", "rotary frequencies, a constant buffer of old transformers")
 
 
-def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
+def llama_mapping(task: Task, tied: bool, feed_forward: tuple[Rule, ...] = FEED_FORWARD) -> Mapping:
+    """Return the table of tensor names for a task.
+
+    Args:
+        task: What the model is for.
+        tied: Whether the language model's head is the token embedding.
+        feed_forward: The rules of the feed-forward networks.
+    """
     is_tied = task == "causal_lm" and tied
     heads: dict[Task, tuple[Rule, ...]] = {
         "causal_lm": () if is_tied else (Rule("head.weight", "lm_head.weight"),),
@@ -137,14 +180,30 @@ def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     ignore += [Ignore("lm_head.*", "the head of the language model")] if task != "causal_lm" else []
     ignore += [Ignore("score.*", "the head of a classifier")] if task in ("base", "causal_lm") else []
     return Mapping(
-        _RULES + heads.get(task, ()),
+        _RULES + feed_forward + heads.get(task, ()),
         Prefix("model.", ("embed_tokens", "layers", "norm"), written=task != "base"),
         ignore=tuple(ignore),
         tied=(Tied("lm_head.weight", "model.embed_tokens.weight"),) if is_tied else (),
     )
 
 
-def _family(model_type: str, name: str, table: ConfigTable) -> FamilyConverter:
+def llama_family(
+    model_type: str,
+    name: str,
+    table: ConfigTable,
+    mappings: Callable[[Task, bool, MappingABC[str, Any]], Mapping] = lambda task, tied, values: llama_mapping(task, tied),
+    sizes: MappingABC[str, tuple[str, ...]] | None = None,
+) -> FamilyConverter:
+    """Return the converter of a relative of LLaMA.
+
+    Args:
+        model_type: Hugging Face's name of the family.
+        name: What its classes' names begin with.
+        table: Its config.
+        mappings: Its tensor names.
+        sizes: Shapes of the feed-forward networks; None for those of a plain one.
+    """
+    plain = {f"{LAYER}.feed_forward.sublayer.up.weight": ("intermediate_size", "hidden_size")}
     return FamilyConverter(
         model_type=model_type,
         table=table,
@@ -154,49 +213,46 @@ def _family(model_type: str, name: str, table: ConfigTable) -> FamilyConverter:
             "classification": f"{name}ForSequenceClassification",
             "token_classification": f"{name}ForTokenClassification",
         },
-        mappings=_mapping,
+        mappings=mappings,
         sizes={
             "embeddings.token.weight": ("vocab_size", "hidden_size"),
-            "decoder.layers.{layer}.feed_forward.sublayer.up.weight": ("intermediate_size", "hidden_size"),
             "head.output.weight": ("num_labels", "hidden_size"),
+            **(plain if sizes is None else sizes),
         },
     )
 
 
-LLAMA = _family(
+LLAMA = llama_family(
     "llama",
     "Llama",
-    ConfigTable(
-        (
-            *_fields(vocab_size=32000, intermediate_size=11008, max_positions=2048, num_key_value_heads=None, head_size=None),
-            *_BIASES,
-            Field("feed_forward_bias", "mlp_bias", False, boolean),
-        ),
-        _REQUIRE,
-        (rope(),),
-    ),
+    ConfigTable((*llama_fields(), _UNTIED, *_BIASES, Field("feed_forward_bias", "mlp_bias", False, boolean)), REQUIRE, (rope(),)),
 )
 """The converter of model_type "llama"."""
 
-MISTRAL = _family(
+MISTRAL = llama_family(
     "mistral",
     "Mistral",
     ConfigTable(
         (
-            *_fields(vocab_size=32000, intermediate_size=14336, max_positions=131072, num_key_value_heads=8, head_size=None),
-            Field("window", "sliding_window", 4096, _optional_size),
+            *llama_fields(intermediate_size=14336, max_positions=131072, num_key_value_heads=8),
+            _UNTIED,
+            Field("window", "sliding_window", 4096, optional_size),
         ),
-        (*_REQUIRE, Require("layer_types", (None,), "layers of different kinds are not built for Mistral")),
+        (*REQUIRE, Require("layer_types", (None,), "layers of different kinds are not built for Mistral")),
         (rope(),),
     ),
 )
 """The converter of model_type "mistral"."""
 
-_QWEN_FIELDS = {"vocab_size": 151936, "intermediate_size": 22016, "max_positions": 32768, "num_key_value_heads": 32}
-_WINDOWS = Derived(_read_windows, _write_windows)
+_QWEN = {"vocab_size": 151936, "intermediate_size": 22016, "max_positions": 32768, "num_key_value_heads": 32}
+_WINDOWS = windows(lambda layer, first: layer >= first)
 
-QWEN2 = _family("qwen2", "Qwen2", ConfigTable(_fields(**_QWEN_FIELDS, head_size=None), _REQUIRE, (rope(), _WINDOWS)))
+QWEN2 = llama_family("qwen2", "Qwen2", ConfigTable((*llama_fields(**_QWEN), _UNTIED), REQUIRE, (rope(), _WINDOWS)))
 """The converter of model_type "qwen2"."""
 
-QWEN3 = _family("qwen3", "Qwen3", ConfigTable((*_fields(**_QWEN_FIELDS, head_size=128), *_BIASES), _REQUIRE, (rope(), _WINDOWS)))
+QWEN3 = llama_family(
+    "qwen3",
+    "Qwen3",
+    ConfigTable((*llama_fields(**_QWEN, head_size=128), _UNTIED, *_BIASES), REQUIRE, (rope(), _WINDOWS)),
+)
 """The converter of model_type "qwen3"."""

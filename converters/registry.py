@@ -5,12 +5,14 @@ from modelzoo.converters.cpm1 import CPM1
 from modelzoo.converters.cpm2 import CPM2
 from modelzoo.converters.cpm3 import CPM3
 from modelzoo.converters.cpm_ant import CPM_ANT
+from modelzoo.converters.cpm_bee import CPM_BEE
 from modelzoo.converters.distilbert import DISTILBERT
 from modelzoo.converters.electra import ELECTRA
 from modelzoo.converters.family import FamilyConverter
 from modelzoo.converters.gpt2 import GPT2
 from modelzoo.converters.gptj import GPTJ
 from modelzoo.converters.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from modelzoo.converters.mixtral import MIXTRAL, QWEN2_MOE
 from modelzoo.converters.modernbert import MODERNBERT
 from modelzoo.converters.opt import OPT
 from modelzoo.converters.roberta import ROBERTA, XLM_ROBERTA
@@ -40,7 +42,10 @@ _CONVERTERS = {
         CPM1,
         CPM2,
         MODERNBERT,
+        MIXTRAL,
+        QWEN2_MOE,
         CPM3,
+        CPM_BEE,
     )
 }
 

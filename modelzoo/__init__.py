@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from modelzoo.models.cpm3 import CPM3Config as CPM3Config
     from modelzoo.models.cpm_ant import CpmAnt as CpmAnt
     from modelzoo.models.cpm_ant import CpmAntConfig as CpmAntConfig
+    from modelzoo.models.cpm_bee import CpmBee as CpmBee
+    from modelzoo.models.cpm_bee import CpmBeeConfig as CpmBeeConfig
     from modelzoo.models.distilbert import DistilBert as DistilBert
     from modelzoo.models.distilbert import DistilBertConfig as DistilBertConfig
     from modelzoo.models.electra import Electra as Electra
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from modelzoo.models.llama import Qwen2Config as Qwen2Config
     from modelzoo.models.llama import Qwen3 as Qwen3
     from modelzoo.models.llama import Qwen3Config as Qwen3Config
+    from modelzoo.models.mixtral import Mixtral as Mixtral
+    from modelzoo.models.mixtral import MixtralConfig as MixtralConfig
+    from modelzoo.models.mixtral import Qwen2Moe as Qwen2Moe
+    from modelzoo.models.mixtral import Qwen2MoeConfig as Qwen2MoeConfig
     from modelzoo.models.modernbert import ModernBert as ModernBert
     from modelzoo.models.modernbert import ModernBertConfig as ModernBertConfig
     from modelzoo.models.opt import OPT as OPT
@@ -61,6 +67,8 @@ _HOMES = {
     "CPM3Config": "modelzoo.models.cpm3",
     "CpmAnt": "modelzoo.models.cpm_ant",
     "CpmAntConfig": "modelzoo.models.cpm_ant",
+    "CpmBee": "modelzoo.models.cpm_bee",
+    "CpmBeeConfig": "modelzoo.models.cpm_bee",
     "DistilBert": "modelzoo.models.distilbert",
     "DistilBertConfig": "modelzoo.models.distilbert",
     "Electra": "modelzoo.models.electra",
@@ -75,12 +83,16 @@ _HOMES = {
     "MT5Config": "modelzoo.models.t5_config",
     "Mistral": "modelzoo.models.llama",
     "MistralConfig": "modelzoo.models.llama",
+    "Mixtral": "modelzoo.models.mixtral",
+    "MixtralConfig": "modelzoo.models.mixtral",
     "ModernBert": "modelzoo.models.modernbert",
     "ModernBertConfig": "modelzoo.models.modernbert",
     "OPT": "modelzoo.models.opt",
     "OPTConfig": "modelzoo.models.opt",
     "Qwen2": "modelzoo.models.llama",
     "Qwen2Config": "modelzoo.models.llama",
+    "Qwen2Moe": "modelzoo.models.mixtral",
+    "Qwen2MoeConfig": "modelzoo.models.mixtral",
     "Qwen3": "modelzoo.models.llama",
     "Qwen3Config": "modelzoo.models.llama",
     "Roberta": "modelzoo.models.roberta",

@@ -16,7 +16,7 @@ from modelzoo.errors import ConfigError
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.model import Model, ModelOutput
 
-__all__ = ["Verification", "compare_outputs", "verification_batch", "verify"]
+__all__ = ["Verification", "compare_outputs", "file_tensors", "verification_batch", "verify"]
 
 _OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
 _ROWS, _MOST_TOKENS = 4, 48
@@ -102,7 +102,7 @@ def verify(
     batch = verification_batch(ours)
     if "context" in inspect.signature(ours.forward).parameters:
         batch.pop("labels", None)  # in transformers each token of CPM-Ant sees its own label
-    mask = batch["attention_mask"]
+    mask = batch.get("attention_mask")
     our_output, their_output = ours(**batch), theirs(**batch)
     outputs = compare_outputs(our_output, their_output, mask)
     if new:  # a pooler that the file lacks is drawn anew on both sides
@@ -126,7 +126,7 @@ def verify(
 
 
 def verification_batch(model: Model, *, seed: int = 0) -> dict[str, Tensor]:
-    """Return inputs and labels for a model: rows of unequal length, both token types where it has two.
+    """Return inputs and labels for a model: rows of unequal length, both token types where it has two; images where it takes them.
 
     Args:
         model: It gives sizes, task and what its forward takes.
@@ -134,10 +134,14 @@ def verification_batch(model: Model, *, seed: int = 0) -> dict[str, Tensor]:
 
     Returns:
         (4, T) int64 each, T at most 48: input_ids, attention_mask, what else the forward takes, and labels where the loss is
-        compared.
+        compared. Or pixel_values, (4, channels, height, width) float32.
     """
     generator = torch.Generator().manual_seed(seed)
     values, takes = model.config.values(), inspect.signature(model.forward).parameters
+    if "pixel_values" in takes:
+        images = torch.randn(_ROWS, values["num_channels"], *values["image_size"], generator=generator)
+        labels = torch.randint(0, values["num_labels"], (_ROWS,), generator=generator)
+        return {"pixel_values": images} | ({"labels": labels} if model.task == "classification" else {})
     length = min(_MOST_TOKENS, model.max_length)
     lengths = torch.tensor([length, max(1, length - 1), max(1, length // 2), 1 + (length > 2)])
     places = torch.arange(length).expand(_ROWS, -1)
@@ -156,6 +160,8 @@ def verification_batch(model: Model, *, seed: int = 0) -> dict[str, Tensor]:
     if "token_type_ids" in takes:
         types = (torch.arange(length)[None, :] >= lengths[:, None] // 2).long() * mask
         batch["token_type_ids"] = types if values.get("type_vocab_size", 1) > 1 else torch.zeros_like(types)
+    if "global_attention_mask" in takes:  # a third of the tokens see all, the first among them
+        batch["global_attention_mask"] = (torch.arange(length)[None, :] % 3 == 0).long() * mask
     if "decoder_input_ids" in takes and model.task == "base":
         batch["decoder_input_ids"] = batch["input_ids"].flip(0)
     if model.task == "classification":
@@ -167,13 +173,13 @@ def verification_batch(model: Model, *, seed: int = 0) -> dict[str, Tensor]:
     return batch
 
 
-def compare_outputs(ours: ModelOutput, theirs: Any, mask: Tensor) -> dict[str, float]:
+def compare_outputs(ours: ModelOutput, theirs: Any, mask: Tensor | None) -> dict[str, float]:
     """Return the largest absolute difference of each output that both have.
 
     Args:
         ours: Our model's output.
         theirs: transformers' output of the same batch.
-        mask: (B, T) int64, 1 at real tokens; where an output has a token dimension, only those are compared.
+        mask: (B, T) int64, 1 at real tokens; where an output has a token dimension, only those are compared. None when all are.
     """
     differences = {}
     for name in _OUTPUTS:
@@ -181,7 +187,7 @@ def compare_outputs(ours: ModelOutput, theirs: Any, mask: Tensor) -> dict[str, f
         if mine is None or reference is None:
             continue
         distance = (mine.detach().float() - reference.detach().float()).abs()
-        if distance.shape[:2] == mask.shape and name != "pooler_output":
+        if mask is not None and distance.shape[:2] == mask.shape and name != "pooler_output":
             distance = distance[mask.bool()]
         differences[name] = float(distance.max())
     return differences
@@ -193,7 +199,9 @@ def _reference(folder: Path, ours: Model) -> tuple[nn.Module, tuple[str, ...], t
 
     name = converter_for(ours.family).architectures[ours.task]
     if not hasattr(transformers, name):
-        raise ConfigError(f"transformers has no class {name} to compare {ours.family} with; its reference is in the project's tests")
+        raise ConfigError(
+            f"transformers has no class {name} to compare {ours.family} with; its reference is in the project's tests"
+        )
     options = {"dtype": torch.float32, "local_files_only": True, "output_loading_info": True}
     theirs, info = getattr(transformers, name).from_pretrained(folder, **options)
     theirs.eval()
@@ -202,12 +210,12 @@ def _reference(folder: Path, ours: Model) -> tuple[nn.Module, tuple[str, ...], t
     return theirs, tuple(sorted(info["missing_keys"])), tuple(sorted(info["unexpected_keys"]))
 
 
-def _scalar(output: Any, mask: Tensor, *, has_pooler: bool) -> Tensor:
+def _scalar(output: Any, mask: Tensor | None, *, has_pooler: bool) -> Tensor:
     """Return the loss, or where there is none to compare a weighted mean of the outputs that reaches every parameter.
 
     transformers' question answering lets padding compete for the answer; ours does not, so their losses differ by intent.
     """
-    real = mask.bool()
+    real = ... if mask is None else mask.bool()
     start: Tensor | None = getattr(output, "start_logits", None)
     if start is not None:
         end: Tensor = output.end_logits
@@ -238,11 +246,11 @@ def _compare_gradients(ours: Model, theirs: nn.Module) -> tuple[float, str, int]
     for tie in names.tied:
         mapped.pop(names.written(tie.alias), None)  # written beside the first name: transformers' forward does not use it
     worst, worst_name = 0.0, ""
-    reference = dict(theirs.named_parameters(remove_duplicate=False))
+    gradients = {name: _gradient(parameter) for name, parameter in theirs.named_parameters(remove_duplicate=False)}
+    reference = file_tensors(theirs, gradients)
     seconds = {names.written(tie.alias): names.written(tie.target) for tie in names.tied if tie.must_equal}
     mapped |= {alias: mapped[target] for alias, target in seconds.items() if alias in reference and target in mapped}
-    for name, parameter in reference.items():
-        expected = _gradient(parameter)
+    for name, expected in reference.items():
         distance = float((mapped.get(name, torch.zeros_like(expected)) - expected).abs().max())
         if not distance <= worst:
             worst, worst_name = distance, name
@@ -250,6 +258,29 @@ def _compare_gradients(ours: Model, theirs: nn.Module) -> tuple[float, str, int]
     if absent:
         worst, worst_name = float("inf"), absent[0]
     return worst, worst_name, len(reference)
+
+
+def file_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of a model of transformers by the names, and in the shapes, that its files have.
+
+    Since version 5 the two may differ: experts are stacked in memory and apart in files, and
+
+    Args:
+        model: Of transformers.
+        tensors: Its parameters, or their gradients, by its own names.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import revert_weight_conversion
+
+    loaded_with = getattr(model, "_weight_conversions", None)
+    if not get_model_conversion_mapping(model, add_legacy=False):
+        return dict(tensors)
+    model._weight_conversions = None  # type: ignore[assignment]  # else it would add the prefixes of the file that it came from
+    try:
+        found: dict[str, Tensor] = revert_weight_conversion(model, dict(tensors))
+    finally:
+        model._weight_conversions = loaded_with  # type: ignore[assignment]  # as it was
+    return found
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

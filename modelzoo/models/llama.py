@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from modelzoo.errors import ConfigError
 from modelzoo.layers import (
     Attention,
@@ -149,11 +151,16 @@ class Llama(DecoderModel):
         """Return the token table."""
         return DecoderEmbeddings(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
 
+    @property
+    def residual_scale(self) -> float:
+        """Factor on a sublayer's output before it is added (MiniCPM)."""
+        return 1.0
+
     def build_decoder(self, config: DecoderConfig) -> Decoder:
         """Return pre-norm blocks, the last norm and the rotary positions."""
         assert isinstance(config, LlamaConfig)
         return Decoder(
-            (_block(config, layer) for layer in range(config.num_layers)),
+            (self._block(config, layer) for layer in range(config.num_layers)),
             RMSNorm(config.hidden_size, config.norm_eps),
             RotaryEmbedding(
                 config.head_size,
@@ -162,10 +169,28 @@ class Llama(DecoderModel):
             ),
         )
 
+    def build_feed_forward(self, config: LlamaConfig, layer: int) -> nn.Module:
+        """Return the feed-forward network of a layer."""
+        return FeedForward(
+            config.hidden_size,
+            config.intermediate_size,
+            activation=config.activation,
+            is_gated=True,
+            bias=config.feed_forward_bias,
+        )
 
-def _block(config: LlamaConfig, layer: int) -> TransformerBlock:
+    def _block(self, config: LlamaConfig, layer: int) -> TransformerBlock:
+        attention, feed_forward = _attention(config, layer), self.build_feed_forward(config, layer)
+        norms = [RMSNorm(config.hidden_size, config.norm_eps) for _ in range(2)]
+        return TransformerBlock(
+            SelfAttentionBlock(attention, norms[0], residual_scale=self.residual_scale),
+            FeedForwardBlock(feed_forward, norms[1], residual_scale=self.residual_scale),
+        )
+
+
+def _attention(config: LlamaConfig, layer: int) -> Attention:
     has_window = config.window_layers is None or layer in config.window_layers
-    attention = Attention(
+    return Attention(
         config.hidden_size,
         config.num_heads,
         num_key_value_heads=config.num_key_value_heads,
@@ -177,17 +202,6 @@ def _block(config: LlamaConfig, layer: int) -> TransformerBlock:
         window=config.window if has_window else None,
         query_norm=RMSNorm(config.head_size, config.norm_eps) if config.has_head_norms else None,
         key_norm=RMSNorm(config.head_size, config.norm_eps) if config.has_head_norms else None,
-    )
-    feed_forward = FeedForward(
-        config.hidden_size,
-        config.intermediate_size,
-        activation=config.activation,
-        is_gated=True,
-        bias=config.feed_forward_bias,
-    )
-    return TransformerBlock(
-        SelfAttentionBlock(attention, RMSNorm(config.hidden_size, config.norm_eps)),
-        FeedForwardBlock(feed_forward, RMSNorm(config.hidden_size, config.norm_eps)),
     )
 
 

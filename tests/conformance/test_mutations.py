@@ -18,7 +18,7 @@ from modelzoo.converters import converter_for
 from modelzoo.errors import ModelZooError
 from modelzoo.models.auto import FAMILIES, model_class
 from modelzoo.models.model import Model
-from modelzoo.verification import compare_outputs, verification_batch
+from modelzoo.verification import compare_outputs, file_tensors, verification_batch
 
 TOLERANCE = 1e-5
 UNSEEN = {
@@ -70,7 +70,7 @@ def is_seen(case: Case, values: dict[str, Any], tensors: dict[str, Tensor], thei
     """Whether the model is refused, or its outputs differ."""
     try:
         with torch.no_grad():
-            outputs = compare_outputs(build(case, values, tensors)(**batch), theirs, batch["attention_mask"])
+            outputs = compare_outputs(build(case, values, tensors)(**batch), theirs, batch.get("attention_mask"))
     except (ModelZooError, RuntimeError, ValueError):
         return True
     return not all(difference <= TOLERANCE * max(1.0, float(theirs[name].abs().max())) for name, difference in outputs.items())
@@ -122,7 +122,7 @@ def subject(family: str, *, matrix_std: float, norm_weight: float = 1.0) -> Subj
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
-                parameter.normal_(std=matrix_std * (5 if case.config.get("length_scale") else 1))
+                parameter.normal_(std=matrix_std * (5 if case.config.get("length_scale", data.get("length_scale")) else 1))
             elif name.endswith("weight"):
                 parameter.mul_(norm_weight)
             else:
@@ -136,7 +136,7 @@ def subject(family: str, *, matrix_std: float, norm_weight: float = 1.0) -> Subj
         values["tie_word_embeddings"] = torch.equal(state["lm_head.weight"], state["shared.weight"])
     values = cls.config_class(**values).values()
     mapping = converter.weights(case.task, tied=values.get("tie_word_embeddings", True), values=values)
-    tensors = mapping.to_ours(model.state_dict())
+    tensors = mapping.to_ours(file_tensors(model, model.state_dict()))
     batch = inputs(build(case, values, tensors))
     with torch.no_grad():
         theirs = model(**batch)
