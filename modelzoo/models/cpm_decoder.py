@@ -30,7 +30,7 @@ from modelzoo.models.losses import IGNORED
 from modelzoo.models.model import ModelOutput
 from modelzoo.models.targets import require_label_kind
 
-__all__ = ["NO_LIMIT", "CpmConfig", "CpmDecoder", "Marks", "cpm_block", "cpm_norm"]
+__all__ = ["NO_LIMIT", "CpmConfig", "CpmDecoder", "Marks", "cpm_block", "cpm_norm", "predictable"]
 
 NO_LIMIT = 1 << 30
 """Positions of a family whose positions are distances, which have no end."""
@@ -175,12 +175,12 @@ class CpmDecoder(DecoderModel):
         hidden = self.decoder(hidden, layout, position=self._position(layout, segments))
         if self.task == "base":
             return ModelOutput(last_hidden_state=layout.unpack(hidden)[:, num_prompts:])
-        wanted = None if labels is None else _predictable(labels, marks, num_prompts)
+        wanted = None if labels is None else predictable(labels, marks, num_prompts)
         output = self._language_model(hidden, layout, wanted)
         return ModelOutput(loss=output.loss, logits=None if output.logits is None else output.logits[:, num_prompts:])
 
 
-def _predictable(labels: Tensor, marks: Marks, num_prompts: int) -> Tensor:
+def predictable(labels: Tensor, marks: Marks, num_prompts: int = 0) -> Tensor:
     """Return (B, P + T) labels without those that no token can be scored on: its predecessor sees it, or is of another text."""
     labels = labels.clone()
     labels[:, :1] = IGNORED

@@ -88,7 +88,7 @@ def made_here(case: Case, *, seed: int = 0) -> Model:
     converter, cls = converter_for(case.family), model_class(case.family)
     source = {**case.config, "model_type": case.family, "architectures": [converter.architectures[case.task]]}
     model = cls(cls.config_class(**converter.read_config(source, case.task), source=source), case.task).eval()
-    std = 1.0 if source.get("length_scale") else 0.2
+    std = 1.0 if case.config.get("length_scale", row(case.family).get("length_scale")) else 0.2
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_norm = parameter.dim() == 1 and name.endswith("weight")

@@ -1,0 +1,295 @@
+"""CPM-Bee (OpenBMB, 2023): texts as trees of segments, whose pairs have buckets of bias, and numbered special tokens.
+
+Equal special tokens (<ans>, <mask>, unknown words) are told apart by a number: it turns the token's embedding, as rotary positions
+turn a head, and the words that a text brings along extend the vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modelzoo.errors import ConfigError, DataError
+from modelzoo.layers import Decoder, Layout, Position, RotaryEmbedding
+from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
+from modelzoo.layers.position_bias import relative_buckets
+from modelzoo.layers.rotary import apply_rotary
+from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, Marks, cpm_block, cpm_norm, predictable
+from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings
+from modelzoo.models.decoding import DecodingState, new_caches
+from modelzoo.models.inputs import check_labels, check_left_padded, check_shape
+from modelzoo.models.losses import IGNORED, cross_entropy
+from modelzoo.models.model import ModelOutput
+
+__all__ = ["CpmBee", "CpmBeeConfig", "SegmentMarks"]
+
+_SUM_SCALE = 1 / 1.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CpmBeeConfig(CpmConfig):
+    """Sizes and options of a CPM-Bee; the defaults are those of transformers' old CpmBeeConfig."""
+
+    vocab_size: int = 30720
+    """Rows of the token embedding."""
+    hidden_size: int = 4096
+    """D."""
+    num_layers: int = 32
+    """Transformer blocks, at least 1."""
+    num_heads: int = 64
+    """Attention heads of a block."""
+    head_size: int = 64
+    """H."""
+    intermediate_size: int = 10240
+    """Width of the feed-forward network."""
+    num_buckets: int = 256
+    """Buckets of the distances within a segment."""
+    num_segment_buckets: int = 32
+    """Buckets of the relations between segments; the first is for other samples of the row."""
+    max_distance: int = 2048
+    """Distance from which on every pair of tokens of a segment is in the last bucket."""
+    distance_scale: float = 16.0
+    """Angle, in units of the rotary base, by which a special token's number turns its embedding."""
+    length_scale: bool = True
+    """Whether the products of every map, of the token table and of the head are divided by the square root of the input's width."""
+    pad_token_id: int | None = 0
+    """Id of the padding token."""
+    initializer_range: float = 1.0
+    """Standard deviation of fresh weights."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        CpmConfig.__post_init__(self)
+        if not self.tie_word_embeddings:
+            raise ConfigError("tie_word_embeddings=False is not built for CPM-Bee, whose head is its token table; leave it out")
+        if self.hidden_size % 2:
+            raise ConfigError(f"hidden_size={self.hidden_size} must be even: the numbers of tokens turn pairs of features")
+        if self.num_segment_buckets < 1:
+            raise ConfigError(f"num_segment_buckets={self.num_segment_buckets} must be at least 1")
+
+
+class SegmentMarks(NamedTuple):
+    """Which segment each token is in, and how the segments of a row are related."""
+
+    ids: Tensor
+    """(B, T) int64: segment of each token within its sample."""
+    counts: Tensor
+    """(B, T) int64: segments of the token's sample."""
+    offsets: Tensor
+    """(B, T) int64: where the token's sample begins in `relations`."""
+    relations: Tensor
+    """(B, R) int64 in [0, num_segment_buckets]: for each sample a square of buckets, query's segment by key's; 0 in one segment."""
+
+
+def _check_segments(segments: SegmentMarks, input_ids: Tensor, num_buckets: int) -> None:
+    """Refuse marks that do not fit the ids or each other."""
+    for name in ("ids", "counts", "offsets"):
+        check_shape(f"segments.{name}", getattr(segments, name), input_ids)
+    size = segments.relations.shape[-1]
+    needed = int((segments.offsets + segments.counts * segments.counts).max())
+    if segments.relations.shape != (len(input_ids), size) or needed > size or bool((segments.ids >= segments.counts).any()):
+        raise DataError(
+            f"segments: expected ids below counts, and {len(input_ids)} rows of at least {needed} relations (offset plus the square "
+            f"of a sample's count), found ids up to {int(segments.ids.max())} and relations of shape {tuple(segments.relations.shape)}"
+        )
+    low, high = torch.stack(torch.aminmax(segments.relations)).tolist()
+    if low < 0 or high > num_buckets:
+        raise DataError(f"segments.relations: {low if low < 0 else high} is not in 0 to {num_buckets} (num_segment_buckets)")
+
+
+class _Bias(nn.Module):
+    """A learned bias for each bucket of distance within a segment and each relation of two segments."""
+
+    def __init__(self, config: CpmBeeConfig) -> None:
+        super().__init__()
+        self.num_buckets = config.num_buckets
+        self.max_distance = config.max_distance
+        self.weight = nn.Parameter(torch.empty(config.num_buckets + config.num_segment_buckets, config.num_heads))
+        init_when_built(self)
+
+    def init_weights(self, std: float = DEFAULT_STD) -> None:
+        """Fill the table from N(0, std²)."""
+        nn.init.normal_(self.weight, std=std)
+
+    def forward(self, query_columns: Tensor, key_columns: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return the (..., N, T, S) bias of pairs whose `relation` (..., T, S) is given; None where all are in one segment."""
+        distance = key_columns.unsqueeze(-2) - query_columns.unsqueeze(-1)
+        buckets = relative_buckets(distance, num_buckets=self.num_buckets, max_distance=self.max_distance, is_bidirectional=True)
+        if relation is not None:
+            buckets = torch.where(relation == 0, buckets, relation - 1 + self.num_buckets)
+        return F.embedding(buckets, self.weight).movedim(-1, -3)
+
+
+class _Embeddings(DecoderEmbeddings):
+    """Token rows, turned by the numbers of equal special tokens."""
+
+    def __init__(self, config: CpmBeeConfig) -> None:
+        scale = config.hidden_size**-0.5 if config.length_scale else 1.0
+        super().__init__(config.vocab_size, config.hidden_size, scale=scale, dropout=config.embedding_dropout)
+        self.distance_scale = config.distance_scale
+        self.turn = RotaryEmbedding(config.hidden_size)
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Embed ids; `positions` are the numbers of the tokens, of the same shape."""
+        table = self.turn.table(positions * self.distance_scale)
+        embedded: Tensor = self.dropout(apply_rotary(self.token(ids).unsqueeze(-2), table).squeeze(-2))
+        return embedded
+
+
+class CpmBee(CpmDecoder):
+    """CPM-Bee, as a backbone or as a language model.
+
+    Where nobody says what is context, all tokens are; with labels, those before the first labelled one of each row.
+
+    Args:
+        config: Sizes and options.
+        task: "base" or "causal_lm".
+    """
+
+    family = "cpmbee"
+    config_class = CpmBeeConfig
+    config: CpmBeeConfig
+
+    def build_embeddings(self, config: DecoderConfig) -> DecoderEmbeddings:
+        """Return the token table."""
+        assert isinstance(config, CpmBeeConfig)
+        return _Embeddings(config)
+
+    def build_decoder(self, config: DecoderConfig) -> Decoder:
+        """Return pre-norm blocks whose sums are scaled, the last norm, and the bias of distances and relations."""
+        assert isinstance(config, CpmBeeConfig)
+        blocks = (cpm_block(config, inner_dropout=config.hidden_dropout, sum_scale=_SUM_SCALE) for _ in range(config.num_layers))
+        return Decoder(blocks, cpm_norm(config), _Bias(config))
+
+    def forward(  # type: ignore[override]  # texts with a context, and no caches from outside
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        context: Tensor | None = None,
+        numbers: Tensor | None = None,
+        segments: SegmentMarks | None = None,
+        samples: Tensor | None = None,
+        spans: Tensor | None = None,
+        extra: tuple[Tensor, Tensor] | None = None,
+        labels: Tensor | None = None,
+    ) -> ModelOutput:
+        """Run the model.
+
+        Args:
+            input_ids: (B, T) int64 in [0, vocab_size).
+            attention_mask: (B, T), non-zero where there is a token; None when all are. Padding may be on either side.
+            context: (B, T), non-zero at tokens that see each other on both sides and are not predicted; None as the class says.
+            numbers: (B, T) int64 from 0: tell equal special tokens apart; None for 0.
+            segments: Segments and their relations; None for one segment a row.
+            samples: (B, T) int64: examples within a text; tokens of sample 0 see all others, the rest their own. None for 0.
+            spans: (B, T) int: several texts in one row; None for one text a row.
+            extra: Ids and numbers, each (E,) int64, of the tokens that extend the vocabulary; None for none.
+            labels: "causal_lm": (B, T) int64 in [0, vocab_size + E); -100 and tokens of the context are ignored.
+
+        Returns:
+            The loss where labels were given, and (B, T, vocab_size + E) scores.
+
+        Raises:
+            DataError: An id, a label or a shape is out of range, or labels were given that the task does not take.
+        """
+        self._check(
+            input_ids, labels, attention_mask=attention_mask, context=context, numbers=numbers, samples=samples, spans=spans
+        )
+        if segments is not None:
+            _check_segments(segments, input_ids, self.config.num_segment_buckets)
+        if context is None:
+            context = torch.ones_like(input_ids) if labels is None else (labels != IGNORED).cumsum(1) == 0
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        layout = Layout.packed(mask, spans=spans, context=context)
+        turns = torch.zeros_like(input_ids) if numbers is None else numbers
+        hidden = self.embeddings(layout.pack(input_ids), layout.pack(turns))
+        hidden = layout.unpack(self.decoder(hidden, layout, position=self._relations(layout, segments, samples)))
+        if self.task == "base":
+            return ModelOutput(last_hidden_state=hidden)
+        scores = self._scores(hidden, extra)
+        if labels is None:
+            return ModelOutput(logits=scores)
+        check_labels("labels", labels, tuple(input_ids.shape), scores.shape[-1])
+        wanted = predictable(labels, Marks(context=context, spans=spans)).masked_fill(mask == 0, IGNORED)
+        following = torch.cat([wanted[:, 1:], torch.full_like(wanted[:, :1], IGNORED)], dim=1)
+        return ModelOutput(loss=cross_entropy(scores, following), logits=scores)
+
+    def _relations(self, layout: Layout, segments: SegmentMarks | None, samples: Tensor | None) -> Position:
+        """Return the bias of each sequence; pairs that samples keep apart get minus infinity."""
+        assert layout.lengths is not None
+        assert layout.indices is not None
+        bias = self.decoder.position
+        assert bias is not None
+        columns = layout.columns.split(layout.lengths)
+        if segments is None and samples is None:
+            return Position(bias=tuple(bias(each, each) for each in columns))
+        numbers = layout.indices.new_zeros(layout.batch_shape) if samples is None else samples
+        owners = (layout.indices // layout.batch_shape[1]).split(layout.lengths)
+        own = layout.pack(numbers).split(layout.lengths)
+        marks = None if segments is None else [layout.pack(each).split(layout.lengths) for each in segments[:3]]
+        biases = []
+        for index, (places, sample) in enumerate(zip(columns, own, strict=True)):
+            same = sample.unsqueeze(1) == sample
+            if segments is None or marks is None:
+                relation = (~same).long()
+            else:
+                ids, counts, offsets = (each[index] for each in marks)
+                pair = (ids * counts + offsets).unsqueeze(1) + ids
+                table = segments.relations[owners[index][0]] if len(places) else segments.relations[0]
+                relation = torch.where(same, table[pair.masked_fill(~same, 0)], 1)
+            seen = same | (sample == 0).unsqueeze(1)
+            biases.append(bias(places, places, relation).masked_fill(~seen, float("-inf")))
+        return Position(bias=tuple(biases))
+
+    def _scores(self, hidden: Tensor, extra: tuple[Tensor, Tensor] | None) -> Tensor:
+        scores = self._logits(hidden)
+        if extra is None:
+            return scores
+        return torch.cat([scores, hidden @ self.embeddings(*extra).T], dim=-1)
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, max_new_tokens: int) -> tuple[Tensor, DecodingState]:
+        """Read a prompt of one segment as context and make room for what follows.
+
+        Args:
+            input_ids: (B, T) int64; the prompts end in the last column, so padding is on the left.
+            attention_mask: (B, T), non-zero where there is a token; None when all are.
+            max_new_tokens: Tokens that will follow at most.
+
+        Returns:
+            (B, V) float logits of the next token, and what `decode` goes on from.
+
+        Raises:
+            DataError: A prompt has padding on the right.
+        """
+        self.require_task("causal_lm")
+        self._check(input_ids, None, attention_mask=attention_mask)
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        check_left_padded(mask)
+        rows, width = input_ids.shape
+        state = DecodingState(mask, new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight))
+        layout = Layout.dense(rows, width, mask=mask, context=torch.ones_like(mask), device=input_ids.device)
+        return self._next(input_ids, layout, state), state
+
+    def decode(self, ids: Tensor, state: DecodingState) -> Tensor:
+        """Append one token to every sequence and score the next.
+
+        Args:
+            ids: (B,) int64.
+            state: Of `prefill`; it is changed in place.
+
+        Returns:
+            (B, V) float logits.
+        """
+        state.mask = torch.cat([state.mask, state.mask.new_ones(len(ids), 1)], dim=1)
+        layout = Layout.dense(len(ids), 1, start=state.mask.shape[1] - 1, mask=state.mask, device=ids.device)
+        return self._next(ids.unsqueeze(1), layout, state)
+
+    def _next(self, ids: Tensor, layout: Layout, state: DecodingState) -> Tensor:
+        bias = self.decoder.position
+        assert bias is not None
+        keys = torch.arange(layout.start + layout.batch_shape[1], device=ids.device)
+        position = Position(bias=bias(layout.columns, keys).unsqueeze(0))
+        hidden = self.embeddings(ids, torch.zeros_like(ids))
+        return self._logits(self.decoder(hidden, layout, caches=state.caches, position=position)[:, -1])
