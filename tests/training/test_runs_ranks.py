@@ -13,8 +13,9 @@ from modelzoo.training.records import read_records
 
 
 def settings_of(folder: str, name: str) -> RunSettings:
-    """No dropout, which would draw differently on each rank, and a rate at which rounding is not blown up by Adam."""
-    changes = {"model__dropout": 0.0, "train__micro_batch_size": 2, "optimizer__lr": 1e-3, "output__name": name}
+    """No dropout, which would draw differently on each rank, and the rate of a fine-tuning: Adam moves a weight whose gradient is
+    all rounding by a share of the rate, also on one process when the micro-batches are cut differently."""
+    changes = {"model__dropout": 0.0, "train__micro_batch_size": 2, "optimizer__lr": 1e-4, "output__name": name}
     changes |= {"train__epochs": 1.0, "evaluation__every": "0.5ep"}
     return settings_for(Path(folder), **changes)
 
