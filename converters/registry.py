@@ -17,6 +17,7 @@ from modelzoo.converters.modernbert import MODERNBERT
 from modelzoo.converters.opt import OPT
 from modelzoo.converters.roberta import ROBERTA, XLM_ROBERTA
 from modelzoo.converters.t5 import MT5, T5
+from modelzoo.converters.vit import VIT
 from modelzoo.errors import ConfigError, closest
 
 __all__ = ["converter_for", "known_model_types"]
@@ -46,6 +47,7 @@ _CONVERTERS = {
         QWEN2_MOE,
         CPM3,
         CPM_BEE,
+        VIT,
     )
 }
 

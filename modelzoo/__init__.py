@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from modelzoo.models.t5 import T5 as T5
     from modelzoo.models.t5_config import MT5Config as MT5Config
     from modelzoo.models.t5_config import T5Config as T5Config
+    from modelzoo.models.vit import ViT as ViT
+    from modelzoo.models.vit import ViTConfig as ViTConfig
 
 __version__ = "0.1.0"
 
@@ -99,6 +101,8 @@ _HOMES = {
     "RobertaConfig": "modelzoo.models.roberta",
     "T5": "modelzoo.models.t5",
     "T5Config": "modelzoo.models.t5_config",
+    "ViT": "modelzoo.models.vit",
+    "ViTConfig": "modelzoo.models.vit",
     "XlmRoberta": "modelzoo.models.roberta",
     "XlmRobertaConfig": "modelzoo.models.roberta",
     "from_pretrained": "modelzoo.models.auto",

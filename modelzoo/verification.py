@@ -227,10 +227,9 @@ def _scalar(output: Any, mask: Tensor | None, *, has_pooler: bool) -> Tensor:
     if logits is not None:
         return logits[real].square().mean()
     hidden: Tensor = output.last_hidden_state
-    weights = torch.linspace(-1, 1, hidden.shape[-1])
-    total = (hidden * weights)[real].mean()
+    total = (hidden * torch.linspace(-1, 1, hidden.shape[-1]))[real].mean()
     pooled: Tensor | None = getattr(output, "pooler_output", None) if has_pooler else None
-    return total if pooled is None else total + (pooled * weights).mean()
+    return total if pooled is None else total + (pooled * torch.linspace(-1, 1, pooled.shape[-1])).mean()
 
 
 def _compare_gradients(ours: Model, theirs: nn.Module) -> tuple[float, str, int]:
@@ -263,7 +262,7 @@ def _compare_gradients(ours: Model, theirs: nn.Module) -> tuple[float, str, int]
 def file_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors of a model of transformers by the names, and in the shapes, that its files have.
 
-    Since version 5 the two may differ: experts are stacked in memory and apart in files, and
+    Since version 5 the two may differ: experts are stacked in memory and apart in files, and ViT's layers have other names.
 
     Args:
         model: Of transformers.

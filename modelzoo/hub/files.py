@@ -37,8 +37,9 @@ TOKENIZER_FILES = (
 )
 """What a tokenizer of any family is stored in."""
 
-COPIED_FILES = (*TOKENIZER_FILES, "generation_config.json")
-"""What is copied as it stands when a model is saved again: the tokenizer, and how transformers generates by default."""
+COPIED_FILES = (*TOKENIZER_FILES, "generation_config.json", "preprocessor_config.json")
+"""What is copied as it stands when a model is saved again: the tokenizer, how transformers generates by default, and what is done
+to images before they are read."""
 
 WEIGHT_FILES = re.compile(r"(model|pytorch_model)(-[0-9]{5}-of-[0-9]{5})?\.(safetensors|bin)(\.index\.json)?")
 """The names that transformers gives to weights."""

@@ -36,6 +36,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "qwen3": "modelzoo.models.llama:Qwen3",
         "roberta": "modelzoo.models.roberta:Roberta",
         "t5": "modelzoo.models.t5:T5",
+        "vit": "modelzoo.models.vit:ViT",
         "xlm-roberta": "modelzoo.models.roberta:XlmRoberta",
     }
 )

@@ -10,15 +10,19 @@ __all__ = ["DenseHead", "LinearHead", "MaskedLmHead", "Pooler"]
 
 
 class Pooler(nn.Module):
-    """tanh(W x + b) of a sequence's first token (Devlin et al., 2019).
+    """act(W x + b) of a sequence's first token (Devlin et al., 2019).
 
     Args:
         hidden_size: D.
+        output_size: Width of the result; None for hidden_size.
+        activation_name: A name of `modelzoo.layers.ACTIVATIONS`.
     """
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size: int, output_size: int | None = None, *, activation_name: str = "tanh") -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, hidden_size)
+        self.activation = activation_name
+        self._function = activation(activation_name)
+        self.dense = Linear(hidden_size, hidden_size if output_size is None else output_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Pool.
@@ -27,9 +31,13 @@ class Pooler(nn.Module):
             hidden: (B, D) float, of the first tokens.
 
         Returns:
-            (B, D) float.
+            (B, output_size) float.
         """
-        return torch.tanh(self.dense(hidden))
+        return self._function(self.dense(hidden))
+
+    def extra_repr(self) -> str:
+        """What `print` shows of this head, beside its parts."""
+        return f"activation={self.activation}"
 
 
 class LinearHead(nn.Module):

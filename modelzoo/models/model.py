@@ -59,8 +59,9 @@ class ModelConfig:
             raise ConfigError(f"{len(self.label_names)} label_names were given for num_labels={self.num_labels}; give one a label")
 
     def values(self) -> dict[str, Any]:
-        """Return the fields as a dict, without `source`."""
-        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "source"}
+        """Return the fields that can be chosen as a dict, without `source`."""
+        chosen = [each.name for each in dataclasses.fields(self) if each.init and each.name != "source"]
+        return {name: getattr(self, name) for name in chosen}
 
 
 @dataclass(slots=True)

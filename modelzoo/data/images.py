@@ -1,0 +1,44 @@
+"""Images for models that read pixels: what a checkpoint's own image processor makes of them."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from modelzoo.errors import DataError
+
+__all__ = ["load_image_processor"]
+
+
+def load_image_processor(folder: str | os.PathLike[str]) -> Callable[[Any], Tensor]:
+    """Return a function from images to `pixel_values`, as the folder's preprocessor_config.json says.
+
+    The work is transformers' own (`AutoImageProcessor`), which is imported here and not before, and needs Pillow.
+
+    Args:
+        folder: A model's folder.
+
+    Returns:
+        A function that takes an image or a list of images (PIL or arrays of height, width, channels) and returns a
+        (images, channels, height, width) float tensor.
+
+    Raises:
+        DataError: There is no preprocessor_config.json, or it cannot be used.
+    """
+    path = Path(folder) / "preprocessor_config.json"
+    if not path.is_file():
+        raise DataError(f"{path}: expected the settings of an image processor, found no such file; copy it from the checkpoint")
+    from transformers import AutoImageProcessor
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(f"{path}: the image processor cannot be built: {error}") from error
+
+    def pixels(images: Any) -> Tensor:
+        made: Mapping[str, Tensor] = processor(images, return_tensors="pt")
+        return made["pixel_values"]
+
+    return pixels
