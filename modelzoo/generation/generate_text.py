@@ -101,8 +101,9 @@ def _write(job: Job, on_text: OnText | None) -> Generation:
         rest = text.finish()
         if rest and on_text is not None:
             on_text(row, rest)
-    written = torch.stack([step.ids for step in steps], dim=1)
     lengths = torch.stack([step.was_writing for step in steps], dim=1).sum(1)
+    steps = steps[: int(lengths.max())]  # later ones were for other ranks
+    written = torch.stack([step.ids for step in steps], dim=1)
     scores = [step.scores for step in steps if step.scores is not None]
     return Generation(
         sequences=_with_start(job, written, 1),

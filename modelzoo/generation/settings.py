@@ -95,8 +95,8 @@ class GenerationSettings:
 
     def _normalise(self) -> None:
         """Turn the one or several forms of two fields into tuples."""
-        if isinstance(self.stop_strings, str):
-            object.__setattr__(self, "stop_strings", (self.stop_strings,))
+        several = not isinstance(self.stop_strings, str)
+        object.__setattr__(self, "stop_strings", tuple(self.stop_strings) if several else (self.stop_strings,))
         if self.eos_token_id is not None:
             several = isinstance(self.eos_token_id, Sequence)
             object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id) if several else (self.eos_token_id,))  # type: ignore[arg-type]  # narrowed by `several`

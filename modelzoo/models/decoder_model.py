@@ -165,11 +165,6 @@ class DecoderModel(Model):
         """Return the decoder's blocks in forward order."""
         return list(self.decoder.layers)
 
-    def tied_parameters(self) -> list[tuple[str, str]]:
-        """Return the token table, where the language model's head is the same table."""
-        is_tied = self.task == "causal_lm" and self.config.tie_word_embeddings
-        return [("embeddings.token.weight", "head")] if is_tied else []
-
     def forward(
         self,
         input_ids: Tensor,

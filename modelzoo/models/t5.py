@@ -83,9 +83,8 @@ class T5(Model):
         return [*self.encoder.layers, *(self.decoder.layers if self.decoder is not None else [])]
 
     def tied_parameters(self) -> list[tuple[str, str]]:
-        """Return the token table, which both stacks read, and a tied head too."""
-        ties = [("token.weight", "decoder")] if self.decoder is not None else []
-        return ties + ([("token.weight", "head")] if self.task == "seq2seq_lm" and self.head is None else [])
+        """Return the token table, which both stacks read; a tied head is the table itself and no second module."""
+        return [("token.weight", "decoder")] if self.decoder is not None else []
 
     def init_weights(self, only: object = None) -> None:
         """Give layers their first values by Mesh TensorFlow's rules, and recompute buffers; see `Model.init_weights`."""
