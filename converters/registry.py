@@ -12,6 +12,7 @@ from modelzoo.converters.family import FamilyConverter
 from modelzoo.converters.gpt2 import GPT2
 from modelzoo.converters.gptj import GPTJ
 from modelzoo.converters.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from modelzoo.converters.minicpm import MINICPM
 from modelzoo.converters.mixtral import MIXTRAL, QWEN2_MOE
 from modelzoo.converters.modernbert import MODERNBERT
 from modelzoo.converters.opt import OPT
@@ -46,8 +47,9 @@ _CONVERTERS = {
         MIXTRAL,
         QWEN2_MOE,
         CPM3,
-        CPM_BEE,
         VIT,
+        CPM_BEE,
+        MINICPM,
     )
 }
 

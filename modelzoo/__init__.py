@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from modelzoo.models.llama import Qwen2Config as Qwen2Config
     from modelzoo.models.llama import Qwen3 as Qwen3
     from modelzoo.models.llama import Qwen3Config as Qwen3Config
+    from modelzoo.models.minicpm import MiniCPM as MiniCPM
+    from modelzoo.models.minicpm import MiniCPMConfig as MiniCPMConfig
     from modelzoo.models.mixtral import Mixtral as Mixtral
     from modelzoo.models.mixtral import MixtralConfig as MixtralConfig
     from modelzoo.models.mixtral import Qwen2Moe as Qwen2Moe
@@ -83,6 +85,8 @@ _HOMES = {
     "LlamaConfig": "modelzoo.models.llama",
     "MT5": "modelzoo.models.t5",
     "MT5Config": "modelzoo.models.t5_config",
+    "MiniCPM": "modelzoo.models.minicpm",
+    "MiniCPMConfig": "modelzoo.models.minicpm",
     "Mistral": "modelzoo.models.llama",
     "MistralConfig": "modelzoo.models.llama",
     "Mixtral": "modelzoo.models.mixtral",
