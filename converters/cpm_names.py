@@ -67,15 +67,16 @@ def size_fields(
     )
 
 
-def dropout_fields(*names: str) -> Derived:
+def dropout_fields(*names: str, default: float = 0.0) -> Derived:
     """Return the arguments that the one field `dropout_p` holds together.
 
     Args:
         *names: Arguments of our config, such as "hidden_dropout".
+        default: What an absent field means.
     """
 
     def read(source: MappingABC[str, Any]) -> dict[str, Any]:
-        value = source.get("dropout_p", 0.0)
+        value = source.get("dropout_p", default)
         expected = None if value is None else probability()(value)
         if expected is not None:
             raise ConfigError(f"dropout_p: expected {expected}, found {value!r:.80}")

@@ -9,6 +9,7 @@ from modelzoo.converters.cpm_bee import CPM_BEE
 from modelzoo.converters.distilbert import DISTILBERT
 from modelzoo.converters.electra import ELECTRA
 from modelzoo.converters.family import FamilyConverter
+from modelzoo.converters.glm_10b import GLM_10B
 from modelzoo.converters.gpt2 import GPT2
 from modelzoo.converters.gptj import GPTJ
 from modelzoo.converters.llama import LLAMA, MISTRAL, QWEN2, QWEN3
@@ -50,6 +51,7 @@ _CONVERTERS = {
         VIT,
         CPM_BEE,
         MINICPM,
+        GLM_10B,
     )
 }
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from modelzoo.models.distilbert import DistilBertConfig as DistilBertConfig
     from modelzoo.models.electra import Electra as Electra
     from modelzoo.models.electra import ElectraConfig as ElectraConfig
+    from modelzoo.models.glm_10b import GLM10B as GLM10B
+    from modelzoo.models.glm_10b import GLM10BConfig as GLM10BConfig
     from modelzoo.models.gpt2 import GPT2 as GPT2
     from modelzoo.models.gpt2 import GPT2Config as GPT2Config
     from modelzoo.models.gptj import GPTJ as GPTJ
@@ -77,6 +79,8 @@ _HOMES = {
     "DistilBertConfig": "modelzoo.models.distilbert",
     "Electra": "modelzoo.models.electra",
     "ElectraConfig": "modelzoo.models.electra",
+    "GLM10B": "modelzoo.models.glm_10b",
+    "GLM10BConfig": "modelzoo.models.glm_10b",
     "GPT2": "modelzoo.models.gpt2",
     "GPT2Config": "modelzoo.models.gpt2",
     "GPTJ": "modelzoo.models.gptj",

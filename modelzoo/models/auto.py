@@ -23,6 +23,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "cpmbee": "modelzoo.models.cpm_bee:CpmBee",
         "distilbert": "modelzoo.models.distilbert:DistilBert",
         "electra": "modelzoo.models.electra:Electra",
+        "glm-10b": "modelzoo.models.glm_10b:GLM10B",
         "gpt2": "modelzoo.models.gpt2:GPT2",
         "gptj": "modelzoo.models.gptj:GPTJ",
         "llama": "modelzoo.models.llama:Llama",

@@ -94,5 +94,5 @@ class CPM2(T5):
 
 _SHARED = (
     "vocab_size", "hidden_size", "head_size", "num_layers", "num_heads", "intermediate_size", "activation", "is_gated", "norm_eps",
-    "num_buckets", "max_distance", "length_scale", "scale_attention", "pad_token_id",
+    "length_scale", "scale_attention", "pad_token_id",
 )  # fmt: skip

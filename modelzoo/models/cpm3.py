@@ -28,10 +28,6 @@ class CPM3Config(PromptedConfig):
     """H."""
     intermediate_size: int = 10240
     """Width of the feed-forward network."""
-    num_buckets: int = 512
-    """Buckets of the distances within a segment."""
-    max_distance: int = 2048
-    """Distance from which on every pair of tokens of a segment is in the last bucket."""
     length_scale: bool = True
     """Whether the products of every map, of the tables and of the head are divided by the square root of the input's width."""
     prompt_length: int = 64

@@ -28,10 +28,6 @@ class CpmAntConfig(PromptedConfig):
     """H."""
     intermediate_size: int = 10240
     """Width of the feed-forward network."""
-    num_buckets: int = 512
-    """Buckets of the distances within a segment."""
-    max_distance: int = 2048
-    """Distance from which on every pair of tokens of a segment is in the last bucket."""
     pad_token_id: int | None = 0
     """Id of the padding token."""
     initializer_range: float = 1.0

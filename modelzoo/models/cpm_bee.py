@@ -83,18 +83,20 @@ class SegmentMarks(NamedTuple):
     """(B, R) int64 in [0, num_segment_buckets]: for each sample a square of buckets, query's segment by key's; 0 in one segment."""
 
 
-def _check_segments(segments: SegmentMarks, input_ids: Tensor, num_buckets: int) -> None:
-    """Refuse marks that do not fit the ids or each other."""
+def _check_segments(segments: SegmentMarks, mask: Tensor, num_buckets: int) -> None:
+    """Refuse marks that do not fit the tokens, where `mask` (B, T) is not 0, or each other."""
     for name in ("ids", "counts", "offsets"):
-        check_shape(f"segments.{name}", getattr(segments, name), input_ids)
-    size = segments.relations.shape[-1]
-    needed = int((segments.offsets + segments.counts * segments.counts).max())
-    if segments.relations.shape != (len(input_ids), size) or needed > size or bool((segments.ids >= segments.counts).any()):
+        check_shape(f"segments.{name}", getattr(segments, name), mask)
+    ids, counts, offsets = (each[mask != 0] for each in segments[:3])
+    shape = tuple(segments.relations.shape)
+    needed = int((offsets + counts * counts).max()) if len(ids) else 0
+    if len(shape) != 2 or shape[0] != len(mask) or shape[1] < needed:
         raise DataError(
-            f"segments: expected ids below counts, and {len(input_ids)} rows of at least {needed} relations (offset plus the square "
-            f"of a sample's count), found ids up to {int(segments.ids.max())} and relations of shape {tuple(segments.relations.shape)}"
+            f"segments.relations: expected {len(mask)} rows of at least {needed}, offsets and squared counts, found {shape}"
         )
-    low, high = torch.stack(torch.aminmax(segments.relations)).tolist()
+    if bool(((ids < 0) | (ids >= counts)).any()):
+        raise DataError(f"segments.ids: expected numbers from 0, below the counts, found {int(ids.min())} to {int(ids.max())}")
+    low, high = torch.stack(torch.aminmax(segments.relations)).tolist() if segments.relations.numel() else (0, 0)
     if low < 0 or high > num_buckets:
         raise DataError(f"segments.relations: {low if low < 0 else high} is not in 0 to {num_buckets} (num_segment_buckets)")
 
@@ -197,11 +199,11 @@ class CpmBee(CpmDecoder):
         self._check(
             input_ids, labels, attention_mask=attention_mask, context=context, numbers=numbers, samples=samples, spans=spans
         )
-        if segments is not None:
-            _check_segments(segments, input_ids, self.config.num_segment_buckets)
         if context is None:
             context = torch.ones_like(input_ids) if labels is None else (labels != IGNORED).cumsum(1) == 0
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        if segments is not None:
+            _check_segments(segments, mask, self.config.num_segment_buckets)
         layout = Layout.packed(mask, spans=spans, context=context)
         turns = torch.zeros_like(input_ids) if numbers is None else numbers
         hidden = self.embeddings(layout.pack(input_ids), layout.pack(turns))

@@ -44,10 +44,6 @@ class CpmConfig(DecoderConfig):
     """H; it need not be hidden_size / num_heads."""
     max_positions: int = NO_LIMIT
     """The longest sequence, in tokens."""
-    num_buckets: int = 32
-    """Buckets of the distances between tokens."""
-    max_distance: int = 128
-    """Distance from which on every pair of tokens is in the last bucket."""
     activation: str = "gelu"
     """Of the feed-forward network, by Hugging Face's name."""
     is_gated: bool = True
@@ -123,6 +119,7 @@ class Marks(NamedTuple):
     context: Tensor | None = None
     spans: Tensor | None = None
     segments: Tensor | None = None
+    positions: Tensor | None = None
 
 
 class CpmDecoder(DecoderModel):
@@ -169,7 +166,7 @@ class CpmDecoder(DecoderModel):
             num_prompts: P.
         """
         present = torch.ones_like(ids) if mask is None else mask
-        layout = Layout.packed(present, spans=marks.spans, context=marks.context)
+        layout = Layout.packed(present, marks.positions, spans=marks.spans, context=marks.context)
         segments = None if marks.segments is None else layout.pack(marks.segments)
         hidden = self._embed(layout.pack(ids), segments, layout)
         hidden = self.decoder(hidden, layout, position=self._position(layout, segments))

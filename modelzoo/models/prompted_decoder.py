@@ -23,6 +23,10 @@ __all__ = ["PromptedConfig", "PromptedDecoder"]
 class PromptedConfig(CpmConfig):
     """Options of the families with soft prompts and segments."""
 
+    num_buckets: int = 512
+    """Buckets of the distances within a segment."""
+    max_distance: int = 2048
+    """Distance from which on every pair of tokens of a segment is in the last bucket."""
     prompt_types: int = 32
     """Kinds of soft prompts."""
     prompt_length: int = 32

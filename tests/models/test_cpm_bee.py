@@ -112,10 +112,14 @@ def test_a_segment_mark_of_another_shape_is_refused():
     with pytest.raises(DataError, match=r"segments.counts must have the shape of input_ids, \(2, 8\), found \(2, 3\)"):
         model(IDS, segments=segments)
     segments = MARKS["segments"]
-    with pytest.raises(DataError, match="segments.relations: 6 is not in 0 to 5"):
+    with pytest.raises(DataError, match=r"segments\.relations: 6 is not in 0 to 5"):
         model(IDS, segments=segments._replace(relations=segments.relations + 1))
-    with pytest.raises(DataError, match=r"2 rows of at least 8 relations .* relations of shape \(2, 7\)"):
+    with pytest.raises(DataError, match=r"expected 2 rows of at least 8, .* found \(2, 7\)"):
         model(IDS, segments=segments._replace(relations=segments.relations[:, 1:]))
+    with pytest.raises(DataError, match=r"segments\.ids: expected numbers from 0, below the counts, found 0 to 1"):
+        model(IDS, segments=segments._replace(counts=torch.ones_like(IDS)))
+    padding = MASK == 0
+    assert model(IDS, MASK, segments=segments._replace(counts=segments.counts.masked_fill(padding, 0))).logits.isfinite().all()
 
 
 def test_pruned_blocks_are_refused_and_a_list_of_none_is_read():

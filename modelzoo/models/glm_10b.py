@@ -1,0 +1,271 @@
+"""GLM-10B (Du et al., 2022) as ModelCenter has it: blanks are written after the text, each at the position of its mask.
+
+A text ends where its first start token stands. What follows is one or more blanks, each begun by a start token: every token of a
+blank has the position of the blank's mask token, and a second position that counts within the blank. This is not the architecture
+that transformers calls glm (ChatGLM's successor, with rotary positions), so its model_type here is "glm-10b".
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from modelzoo.errors import ConfigError, DataError
+from modelzoo.layers import Decoder, Layout, LearnedPositionEmbedding
+from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, Marks, cpm_block, cpm_norm
+from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings
+from modelzoo.models.decoding import DecodingState, new_caches
+from modelzoo.models.inputs import check_left_padded, check_length
+from modelzoo.models.losses import IGNORED
+from modelzoo.models.model import ModelOutput
+
+__all__ = ["GLM10B", "BlankPositions", "GLM10BConfig", "blank_positions"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GLM10BConfig(CpmConfig):
+    """Sizes and options of a GLM-10B; the defaults are those of ModelCenter's GLMConfig."""
+
+    vocab_size: int = 50048
+    """Rows of the token embedding."""
+    hidden_size: int = 1024
+    """D."""
+    num_layers: int = 24
+    """Transformer blocks, at least 1."""
+    num_heads: int = 16
+    """Attention heads of a block."""
+    head_size: int = 64
+    """H."""
+    intermediate_size: int = 4096
+    """Width of the feed-forward network."""
+    is_gated: bool = False
+    """Whether the feed-forward network is gated."""
+    max_positions: int = 1025
+    """Rows of either position table."""
+    norm_eps: float = 1e-5
+    """Added to the variance in every norm."""
+    norm_bias: bool = True
+    """Whether norms subtract the mean and have a bias (LayerNorm) or not (RMSNorm)."""
+    attention_bias: bool = True
+    """Whether query, key, value and output have a bias."""
+    feed_forward_bias: bool = True
+    """Whether the maps of the feed-forward network have a bias."""
+    hidden_dropout: float = 0.1
+    """Probability of dropping a feature after every sublayer."""
+    embedding_dropout: float = 0.1
+    """Probability of dropping a feature after the embeddings."""
+    attention_dropout: float = 0.1
+    """Probability of dropping an attention weight."""
+    start_token_id: int = 50006
+    """Id of the token that begins a blank."""
+    end_token_id: int = 50007
+    """Id of the token that ends a blank."""
+    mask_token_id: int = 50008
+    """Id of the token that stands for a blank in the text."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        CpmConfig.__post_init__(self)
+        if self.length_scale:
+            raise ConfigError("length_scale=True is not built for GLM-10B; leave it out")
+        if not self.tie_word_embeddings:
+            raise ConfigError("tie_word_embeddings=False is not built for GLM-10B, whose head is its token table; leave it out")
+
+
+class BlankPositions(NamedTuple):
+    """Where the tokens of texts with blanks stand; each (B, T)."""
+
+    text: Tensor
+    """int64: place in the text, or for a blank that of its mask token."""
+    blank: Tensor
+    """int64: place in the blank, from 1; 0 in the text."""
+    is_text: Tensor
+    """bool: before the first start token."""
+
+
+def blank_positions(ids: Tensor, mask: Tensor, *, start_token_id: int, mask_token_id: int) -> BlankPositions:
+    """Find the blanks of texts.
+
+    Args:
+        ids: (B, T) int64.
+        mask: (B, T) bool, True where there is a token.
+        start_token_id: Begins a blank.
+        mask_token_id: Stands for a blank in the text; the first blank is for the first of them. Where there are more blanks, the
+            rest are for the last.
+
+    Raises:
+        DataError: A row has a blank and no mask token in its text.
+    """
+    places = (mask.long().cumsum(1) - 1).clamp(min=0)
+    is_start = (ids == start_token_id) & mask
+    number = is_start.cumsum(1)  # of the blank, from 1
+    is_mask = (ids == mask_token_id) & mask & (number == 0)
+    counts = is_mask.sum(1)
+    without = (number[:, -1] > 0) & (counts == 0)
+    if without.any():
+        row = int(without.nonzero()[0])
+        raise DataError(
+            f"input_ids: row {row} has a start token {start_token_id} and before it no mask token {mask_token_id}, whose position "
+            "its blank would have; put one into the text, or give position_ids and block_position_ids"
+        )
+    order = torch.argsort(~is_mask, dim=1, stable=True)  # columns of the mask tokens first, in order
+    which = torch.minimum(number, counts.unsqueeze(1)).clamp(min=1) - 1
+    text = torch.where(number == 0, places, places.gather(1, order.gather(1, which)))
+    last_start = (torch.where(is_start, places, -1)).cummax(1).values
+    blank = torch.where(number == 0, 0, places - last_start + 1)
+    return BlankPositions(text, blank.masked_fill(~mask, 0), (number == 0) & mask)
+
+
+class _Embeddings(DecoderEmbeddings):
+    """Tables of tokens, of places in the text, and of places in a blank."""
+
+    def __init__(self, config: GLM10BConfig) -> None:
+        position = LearnedPositionEmbedding(config.max_positions, config.hidden_size)
+        super().__init__(config.vocab_size, config.hidden_size, position=position, dropout=config.embedding_dropout)
+        self.blank = LearnedPositionEmbedding(config.max_positions, config.hidden_size)
+
+
+@dataclass(slots=True)
+class _BlankState(DecodingState):
+    """Where the next token of each blank stands."""
+
+    text: Tensor = field(default_factory=lambda: torch.empty(0))
+    """(B,) int64."""
+    blank: Tensor = field(default_factory=lambda: torch.empty(0))
+    """(B,) int64."""
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace sequence i by sequence `rows[i]`."""
+        DecodingState.reorder(self, rows)
+        self.text, self.blank = self.text[rows], self.blank[rows]
+
+
+class GLM10B(CpmDecoder):
+    """GLM-10B, as a backbone or as a language model.
+
+    Args:
+        config: Sizes and options.
+        task: "base" or "causal_lm".
+    """
+
+    family = "glm-10b"
+    config_class = GLM10BConfig
+    config: GLM10BConfig
+    embeddings: _Embeddings
+
+    def build_embeddings(self, config: DecoderConfig) -> DecoderEmbeddings:
+        """Return the three tables."""
+        assert isinstance(config, GLM10BConfig)
+        return _Embeddings(config)
+
+    def build_decoder(self, config: DecoderConfig) -> Decoder:
+        """Return pre-norm blocks and the last norm."""
+        assert isinstance(config, GLM10BConfig)
+        return Decoder((cpm_block(config) for _ in range(config.num_layers)), cpm_norm(config))
+
+    def _embed(self, ids: Tensor, segments: Tensor | None, layout: Layout) -> Tensor:
+        parts = self.embeddings.token(ids) + self.embeddings.position(layout.positions) + self.embeddings.blank(segments)
+        embedded: Tensor = self.embeddings.dropout(parts)
+        return embedded
+
+    def forward(  # type: ignore[override]  # texts with a context, and no caches from outside
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        context: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        block_position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> ModelOutput:
+        """Run the model.
+
+        Args:
+            input_ids: (B, T) int64 in [0, vocab_size).
+            attention_mask: (B, T), non-zero where there is a token; None when all are. Padding may be on either side.
+            context: (B, T), non-zero at tokens that see each other on both sides and are not predicted. None for those before the
+                first start token; in a row without one for all, or with labels for those before the first labelled one.
+            position_ids: (B, T) int64: places in the text; None to find the blanks' mask tokens.
+            block_position_ids: (B, T) int64: places in a blank; None to count from the start tokens.
+            labels: "causal_lm": (B, T) int64; -100 and tokens of the context are ignored. `labels[:, 1:]` are predicted.
+
+        Returns:
+            The loss where labels were given, and the task's scores. While training a language model with labels, `logits` is None.
+
+        Raises:
+            DataError: An id, a label or a shape is out of range, or a blank has no mask token.
+        """
+        marks = {"context": context, "position_ids": position_ids, "block_position_ids": block_position_ids}
+        self._check(input_ids, labels, attention_mask=attention_mask, **marks)
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        text, blank, is_text = self._positions(input_ids, mask, position_ids, block_position_ids)
+        if context is None:
+            whole = (is_text | (mask == 0)).all(1, keepdim=True)
+            unlabelled = torch.ones_like(is_text) if labels is None else (labels != IGNORED).cumsum(1) == 0
+            context = torch.where(whole, unlabelled, is_text)
+        return self._read(input_ids, mask, Marks(context=context, segments=blank, positions=text), labels)
+
+    def _positions(self, ids: Tensor, mask: Tensor, text: Tensor | None, blank: Tensor | None) -> BlankPositions:
+        """Return both positions and what is text, found from the ids where they are not given."""
+        if text is None or blank is None:
+            tokens = {"start_token_id": self.config.start_token_id, "mask_token_id": self.config.mask_token_id}
+            found = blank_positions(ids, mask.bool(), **tokens)
+        else:
+            found = BlankPositions(text, blank, (blank == 0) & mask.bool())
+        result = BlankPositions(found.text if text is None else text, found.blank if blank is None else blank, found.is_text)
+        for name, given in (("position_ids", result.text), ("block_position_ids", result.blank)):
+            low, high = torch.stack(torch.aminmax(given)).tolist()
+            if low < 0:
+                raise DataError(f"{name}: {low} is not in 0 to {self.config.max_positions - 1}")
+            check_length(int(high) + 1, self.config.max_positions, f"{self.config.max_positions} rows of the table of {name}")
+        return result
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, max_new_tokens: int) -> tuple[Tensor, DecodingState]:
+        """Read texts that end in a start token, or within a blank, and make room for what follows.
+
+        Args:
+            input_ids: (B, T) int64; the prompts end in the last column, so padding is on the left.
+            attention_mask: (B, T), non-zero where there is a token; None when all are.
+            max_new_tokens: Tokens that will follow at most.
+
+        Returns:
+            (B, V) float logits of the next token, and what `decode` goes on from.
+
+        Raises:
+            DataError: A prompt has padding on the right, no start token or no mask token, or its blank would be too long.
+        """
+        self.require_task("causal_lm")
+        self._check(input_ids, None, attention_mask=attention_mask)
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        check_left_padded(mask)
+        text, blank, is_text = self._positions(input_ids, mask, None, None)
+        if bool((blank[:, -1] == 0).any()):
+            row = int((blank[:, -1] == 0).nonzero()[0])
+            raise DataError(f"input_ids: row {row} has no start token {self.config.start_token_id}, after which a blank is written")
+        longest = int(blank[:, -1].max()) + max_new_tokens
+        check_length(longest + 1, self.config.max_positions, f"{self.config.max_positions} places in a blank")
+        rows, width = input_ids.shape
+        caches = new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight)
+        state = _BlankState(mask, caches, text=text[:, -1], blank=blank[:, -1])
+        layout = Layout.dense(rows, width, positions=text, mask=mask, context=is_text, device=input_ids.device)
+        return self._next(input_ids, blank, layout, state), state
+
+    def decode(self, ids: Tensor, state: DecodingState) -> Tensor:
+        """Append one token to every blank and score the next.
+
+        Args:
+            ids: (B,) int64.
+            state: Of `prefill`; it is changed in place.
+
+        Returns:
+            (B, V) float logits.
+        """
+        assert isinstance(state, _BlankState)
+        state.mask = torch.cat([state.mask, state.mask.new_ones(len(ids), 1)], dim=1)
+        state.blank = state.blank + 1
+        start = state.mask.shape[1] - 1
+        layout = Layout.dense(len(ids), 1, start=start, positions=state.text.unsqueeze(1), mask=state.mask, device=ids.device)
+        return self._next(ids.unsqueeze(1), state.blank.unsqueeze(1), layout, state)
+
+    def _next(self, ids: Tensor, blank: Tensor, layout: Layout, state: DecodingState) -> Tensor:
+        return self._logits(self.decoder(self._embed(ids, blank, layout), layout, caches=state.caches)[:, -1])
