@@ -2,12 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from modelzoo.cli.console import columns, say, say_json
 from modelzoo.cli.results import model_folder, quiet_transformers
+from modelzoo.errors import ConfigError
 
 __all__ = ["convert", "verify"]
 
@@ -24,11 +25,28 @@ def convert(
     family: Family = None,
     max_shard_size: Annotated[str, typer.Option(help="Largest weights file, as 5GB.")] = "50GB",
     allow_pickle: AllowPickle = False,
+    library: Annotated[str | None, typer.Option("--from", help="modelcenter: SRC is a folder of ModelCenter's.")] = None,
+    residual_scale: Annotated[int | None, typer.Option(help="For ModelCenter's T5: 100 (t5, v1_1, mt5) or 1 (flan-t5).")] = None,
 ) -> None:
     """Read a checkpoint strictly and write it as a plain Hugging Face folder.
 
     Old names (gamma, beta), missing prefixes, shards and pickled files become one current form; tokenizer files are copied.
     """
+    if library is not None:
+        _convert_foreign(
+            library,
+            source,
+            target,
+            task=task,
+            family=family,
+            dtype=dtype,
+            residual_scale=residual_scale,
+            max_shard_size=max_shard_size,
+            allow_pickle=allow_pickle,
+        )
+        return
+    if residual_scale is not None:
+        raise ConfigError(f"--residual-scale {residual_scale}: expected --from modelcenter beside it")
     from modelzoo.models.auto import from_pretrained
 
     model = from_pretrained(model_folder(source), family=family, task=task, dtype=dtype, allow_pickle=allow_pickle)
@@ -39,6 +57,26 @@ def convert(
     if model.load_report is not None and model.load_report.new:
         say(f"  new, not in {source}: {', '.join(model.load_report.new)}")
     say(f"  compare it with transformers: modelzoo verify {folder}")
+
+
+def _convert_foreign(library: str, source: str, target: Path, *, task: str | None, **options: Any) -> None:
+    """Convert a checkpoint of another library and say what was done."""
+    from modelzoo.hub import convert_modelcenter
+
+    if library != "modelcenter":
+        raise ConfigError(f"--from {library}: expected modelcenter; a Hugging Face folder needs no --from")
+    if task is not None:
+        raise ConfigError(f"--task {task}: expected none with --from {library}: all that the file has is written")
+    done = convert_modelcenter(source, target, **options)
+    dtype = str(done.dtype).removeprefix("torch.")
+    say(f"wrote {done.folder}: {done.family} for {done.task}, {done.num_parameters:,} parameters, {dtype}")
+    for note in done.notes:
+        say(f"  note: {note}")
+    for reason in dict.fromkeys(why for _, why in done.left_out):
+        keys = [key for key, why in done.left_out if why == reason]
+        more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+        say(f"  left out: {', '.join(keys[:3])}{more} ({reason})")
+    say(f"  compare it with transformers: modelzoo verify {done.folder}")
 
 
 def verify(

@@ -4,6 +4,7 @@ from modelzoo.hub.checkpoint import Checkpoint, open_checkpoint
 from modelzoo.hub.facts import ModelFacts
 from modelzoo.hub.files import read_config
 from modelzoo.hub.load import LoadReport, load_weights
+from modelzoo.hub.modelcenter import ConversionReport, convert_modelcenter
 from modelzoo.hub.resolve import resolve
 from modelzoo.hub.save import save_pretrained
 from modelzoo.hub.sizes import check_sizes
@@ -11,10 +12,12 @@ from modelzoo.hub.ties import are_tied
 
 __all__ = [
     "Checkpoint",
+    "ConversionReport",
     "LoadReport",
     "ModelFacts",
     "are_tied",
     "check_sizes",
+    "convert_modelcenter",
     "load_weights",
     "open_checkpoint",
     "read_config",

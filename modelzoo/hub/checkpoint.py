@@ -13,7 +13,7 @@ from modelzoo.hub.files import check_inside, read_json, shown
 from modelzoo.hub.pickle_file import read_pickle
 from modelzoo.hub.safetensors_file import SafetensorsFile
 
-__all__ = ["Checkpoint", "open_checkpoint"]
+__all__ = ["Checkpoint", "open_checkpoint", "open_pickle"]
 
 _INDEX_BYTES = 32 * 2**20
 _SAFETENSORS = "model.safetensors"
@@ -127,6 +127,30 @@ def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:
     except CheckpointError:
         checkpoint.close()
         raise
+    return checkpoint
+
+
+def open_pickle(folder: Path, name: str, *, allow_pickle: bool = False) -> Checkpoint:
+    """Open one pickled file of tensors by its name, as other libraries keep them; a folder with safetensors has no need of it.
+
+    Args:
+        folder: The folder.
+        name: The file's name in it.
+        allow_pickle: Must be on: the file is read by torch's restricted reader.
+
+    Raises:
+        CheckpointError: As `open_checkpoint`.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: expected a model folder, found {'a file' if folder.exists() else 'nothing'}")
+    check_inside(folder, name)
+    if not allow_pickle:
+        raise CheckpointError(
+            f"{folder / name}: a pickle. If you trust its author, pass allow_pickle=True (--allow-pickle): it is read by torch's "
+            "restricted reader and runs no code of the file"
+        )
+    checkpoint = Checkpoint(folder)
+    checkpoint._add_pickle(name)
     return checkpoint
 
 

@@ -1,0 +1,299 @@
+"""ModelCenter's checkpoints come back as what transformers had, whatever ModelCenter did to them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import modelcenter_files as files
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from modelzoo.errors import CheckpointError, ConfigError, SaveError
+from modelzoo.hub import convert_modelcenter
+from modelzoo.models.auto import from_pretrained
+from modelzoo.verification import verify
+
+EXACT: dict[str, tuple[str, Callable[[], files.Files]]] = {
+    "bert": ("bert", files.bert),
+    "bert untied": ("bert", lambda: files.bert(tie_word_embeddings=False)),
+    "roberta": ("roberta", lambda: files.bert("roberta")),
+    "roberta untied": ("roberta", lambda: files.bert("roberta", tie_word_embeddings=False)),
+    "gpt2": ("gpt2", files.gpt2),
+    "gpt2 with an even vocabulary": ("gpt2", lambda: files.gpt2(padded=False)),
+    "gpt2 of early files": ("gpt2", lambda: files.gpt2(stack="decoder")),
+    "gptj": ("gptj", files.gptj),
+    "opt": ("opt", files.opt),
+    "llama": ("llama", files.llama),
+    "llama tied": ("llama", lambda: files.llama(tied=True)),
+    "flan-t5": ("t5", lambda: files.t5("v1.1", scale=1)),
+}
+SCALED: dict[str, tuple[str, Callable[[], files.Files]]] = {
+    "t5": ("t5", files.t5),
+    "t5-v1_1": ("t5", lambda: files.t5("v1.1")),
+    "mt5": ("mt5", lambda: files.t5("mt5")),
+}
+SCALES = {**dict.fromkeys(SCALED, 100), "flan-t5": 1}
+
+
+def convert(case: str, tmp_path: Path) -> tuple[torch.nn.Module, Path]:
+    family, build = (EXACT | SCALED)[case]
+    model, config, tensors = build()
+    source = files.written(tmp_path / "old", config, tensors)
+    convert_modelcenter(source, tmp_path / "new", family, allow_pickle=True, residual_scale=SCALES.get(case))
+    return model, tmp_path / "new"
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_every_tensor_comes_back_as_it_was(case: str, tmp_path: Path) -> None:
+    model, folder = convert(case, tmp_path)
+    found, expected = load_file(folder / "model.safetensors"), model.state_dict()
+    unused = ("cls.predictions.bias", "lm_head.bias") if "untied" in case else ()  # transformers has it, and reads decoder.bias
+    assert all(torch.equal(value, expected[name]) for name, value in found.items() if name not in unused and ".pooler." not in name)
+    assert {name for name, _ in model.named_parameters()} <= {*found}
+
+
+@pytest.mark.parametrize("case", SCALED)
+def test_scaled_tensors_come_back_to_one_unit_in_the_last_place(case: str, tmp_path: Path) -> None:
+    model, folder = convert(case, tmp_path)
+    found = load_file(folder / "model.safetensors")
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.detach(), rtol=2**-22, atol=0)
+
+
+@pytest.mark.parametrize("case", EXACT | SCALED)
+def test_the_written_folder_equals_transformers(case: str, tmp_path: Path) -> None:
+    model, folder = convert(case, tmp_path)
+    found = verify(folder, local_files_only=True)
+    assert found.is_equal
+    assert max(found.outputs.values()) <= 1e-5
+    assert not found.missing
+    assert found.reference == type(model).__name__
+
+
+@pytest.mark.parametrize("case", EXACT | SCALED)
+def test_logits_are_those_of_the_model_that_modelcenter_was_given(case: str, tmp_path: Path) -> None:
+    model, folder = convert(case, tmp_path)
+    ours = from_pretrained(folder)
+    ids = torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0))
+    extra = {"labels": ids} if hasattr(model.config, "d_kv") else {}
+    with torch.no_grad():
+        torch.testing.assert_close(ours(ids, **extra).logits, model(ids, **extra).logits, rtol=0, atol=1e-5)
+
+
+def test_the_pooler_is_kept_beside_the_head(tmp_path: Path) -> None:
+    _, config, tensors = files.bert()
+    source = files.written(tmp_path / "old", config, tensors)
+    convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+    model = from_pretrained(tmp_path / "new", task="base")
+    assert torch.equal(model.get_parameter("pooler.dense.weight"), tensors["pooler.dense.weight"])
+    assert not model.load_report.new
+
+
+def test_a_file_without_a_head_becomes_a_backbone(tmp_path: Path) -> None:
+    _, config, tensors = files.bert()
+    tensors = {f"bert.{name}": value for name, value in tensors.items() if not name.startswith("lm_head.")}
+    source = files.written(tmp_path / "old", config, tensors)
+    report = convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+    assert report.task == "base"
+    assert json.loads((tmp_path / "new" / "config.json").read_text())["architectures"] == ["BertModel"]
+    assert verify(tmp_path / "new", local_files_only=True).is_equal
+
+
+def test_the_padding_row_is_dropped_and_said(tmp_path: Path) -> None:
+    _, config, tensors = files.gpt2()
+    for number, stated in enumerate((42, 41)):  # ModelCenter's own configs say either
+        source = files.written(tmp_path / f"old{number}", config | {"vocab_size": stated}, tensors)
+        report = convert_modelcenter(source, tmp_path / f"new{number}", "gpt2", allow_pickle=True)
+        assert json.loads((report.folder / "config.json").read_text())["vocab_size"] == 41
+        assert any("row 41 of the token table" in note for note in report.notes)
+
+
+def test_a_padding_row_that_holds_values_is_no_padding(tmp_path: Path) -> None:
+    _, config, tensors = files.gpt2()
+    tensors["input_embedding.weight"][-1] = 0.5
+    source = files.written(tmp_path / "old", config, tensors)
+    report = convert_modelcenter(source, tmp_path / "new", "gpt2", allow_pickle=True)
+    assert json.loads((report.folder / "config.json").read_text())["vocab_size"] == 42
+    source = files.written(tmp_path / "old", config | {"vocab_size": 41}, tensors)
+    with pytest.raises(CheckpointError, match=r"row 41: expected zeros.* found values up to 0\.5"):
+        convert_modelcenter(source, tmp_path / "other", "gpt2", allow_pickle=True)
+
+
+def test_unused_output_rows_are_left_out_and_said(tmp_path: Path) -> None:
+    _, config, tensors = files.t5()
+    tensors["output_projection.w.weight"] = torch.zeros(40, 16)
+    source = files.written(tmp_path / "old", config | {"scale": True}, tensors)
+    report = convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True)
+    assert [key for key, reason in report.left_out if "unused" in reason] == ["output_projection.w.weight"]
+
+
+def test_half_values_are_scaled_in_full_width(tmp_path: Path) -> None:
+    model, config, tensors = files.t5()
+    half = {name: value.half() for name, value in tensors.items()}
+    source = files.written(tmp_path / "old", config, half)
+    report = convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True, residual_scale=100, dtype="float32")
+    found = load_file(tmp_path / "new" / "model.safetensors")
+    assert torch.equal(found["shared.weight"], half["input_embedding.weight"].float() * 100)
+    torch.testing.assert_close(found["shared.weight"], model.shared.weight.detach(), rtol=2**-10, atol=1e-5)
+    assert any("what float16 lost" in note for note in report.notes)
+    report = convert_modelcenter(source, tmp_path / "half", "t5", allow_pickle=True, residual_scale=100)
+    assert report.dtype == torch.float16
+    assert any("overflows in float16" in note for note in report.notes)
+
+
+def test_values_too_large_for_half_are_refused(tmp_path: Path) -> None:
+    _, config, tensors = files.t5()
+    tensors["input_embedding.weight"][3, 2] = 700.0
+    source = files.written(tmp_path / "old", config, {name: value.half() for name, value in tensors.items()})
+    with pytest.raises(
+        CheckpointError, match=r"input_embedding\.weight: expected finite values in shared\.weight.*--dtype float32"
+    ):
+        convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True, residual_scale=100)
+    assert not (tmp_path / "new").exists()
+    convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True, residual_scale=100, dtype="float32")
+
+
+def test_the_two_norms_of_gptj_must_be_one(tmp_path: Path) -> None:
+    _, config, tensors = files.gptj()
+    tensors["encoder.layers.1.ffn.layernorm_before_ffn.bias"][0] += 1
+    source = files.written(tmp_path / "old", config, tensors)
+    both = r"layers\.1\.ffn\.layernorm_before_ffn\.bias: .*layers\.1\.self_att\.layernorm_before_attention\.bias"
+    with pytest.raises(CheckpointError, match=both):
+        convert_modelcenter(source, tmp_path / "new", "gptj", allow_pickle=True)
+
+
+def test_shards_and_the_tokenizer_come_along(tmp_path: Path) -> None:
+    _, config, tensors = files.bert()
+    source = files.written(tmp_path / "old", config, tensors)
+    (source / "vocab.txt").write_text("[PAD]\n")
+    convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True, max_shard_size="10KB")
+    assert (tmp_path / "new" / "model.safetensors.index.json").is_file()
+    assert (tmp_path / "new" / "vocab.txt").read_text() == "[PAD]\n"
+    assert from_pretrained(tmp_path / "new").task == "masked_lm"
+
+
+def test_an_output_layer_that_differs_needs_the_config_to_say_which(tmp_path: Path) -> None:
+    _, config, tensors = files.bert(tie_word_embeddings=False)
+    del config["tied"]
+    source = files.written(tmp_path / "old", config, tensors)
+    with pytest.raises(CheckpointError, match=r'lm_head\.decoder\.weight: expected the values of input_embedding\.weight.*"tied"'):
+        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": 16}, "hidden_size: expected ModelCenter's own keys"),
+        ({"pos_rotary_dim": 4}, "pos_rotary_dim: expected a config of bert, found a key of gptj"),
+        ({"post_layer_norm": False}, "post_layer_norm: expected true, found false"),
+        ({"length_scale": True}, "length_scale: expected false, found true"),
+        ({"dim_head": 8}, "dim_head: expected dim_model / num_heads = 16 / 4, found 8"),
+        ({"ffn_activate_fn": "gated_gelu"}, "ffn_activate_fn: expected one of gelu, gelu_new, relu"),
+        ({"num_layers": "3"}, "num_layers: expected a whole number"),
+    ],
+)
+def test_a_config_of_another_kind_is_refused_by_its_key(change: dict[str, object], words: str, tmp_path: Path) -> None:
+    _, config, tensors = files.bert()
+    source = files.written(tmp_path / "old", config | change, tensors)
+    with pytest.raises(ConfigError) as caught:
+        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+    assert words in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_config_without_its_keys_is_compared_with_the_tensors(tmp_path: Path) -> None:
+    _, _, tensors = files.bert()
+    source = files.written(tmp_path / "old", {}, tensors)
+    with pytest.raises(CheckpointError) as caught:
+        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+    text = str(caught.value)
+    assert "vocab_size: expected 40, as input_embedding.weight has, found 119547 (ModelCenter's default)" in text
+    assert "num_layers: expected 3" in text
+    assert "dim_ff: expected 24" in text
+
+
+def test_opt_says_which_sizes_it_needs(tmp_path: Path) -> None:
+    _, config, tensors = files.opt()
+    del config["dim_model"]
+    source = files.written(tmp_path / "old", config, tensors)
+    with pytest.raises(ConfigError, match="dim_model: expected a whole number from 1 to 131072, found null"):
+        convert_modelcenter(source, tmp_path / "new", "opt", allow_pickle=True)
+
+
+def test_missing_and_extra_entries_are_one_error(tmp_path: Path) -> None:
+    _, config, tensors = files.bert()
+    del tensors["encoder.layers.1.self_att.self_attention.project_k.bias"]
+    tensors["dense.weight"] = torch.zeros(2, 16)
+    tensors["encoder.layers.2.ffn.ffn.w_out.weight"] = torch.zeros(16, 23)
+    source = files.written(tmp_path / "old", config, tensors)
+    with pytest.raises(CheckpointError) as caught:
+        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+    text = str(caught.value)
+    assert "3 problems" in text
+    assert "project_k.bias: expected a tensor of shape [16], found nothing" in text
+    assert "dense.weight: expected no such key, found float32 [2, 16]" in text
+    assert "w_out.weight: expected shape [16, 24], found [16, 23]" in text
+
+
+@pytest.mark.parametrize(
+    ("build", "family"), [(files.bert, "gpt2"), (files.gpt2, "bert"), (files.llama, "gptj"), (files.opt, "t5")]
+)
+def test_a_checkpoint_of_another_family_is_refused(build: Callable[[], files.Files], family: str, tmp_path: Path) -> None:
+    _, config, tensors = build()
+    source = files.written(tmp_path / "old", config, tensors)
+    scale = 100 if family == "t5" else None
+    with pytest.raises((CheckpointError, ConfigError)):
+        convert_modelcenter(source, tmp_path / "new", family, allow_pickle=True, residual_scale=scale)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"family": None}, "family=None: expected one of bert, roberta"),
+        ({"family": "brt"}, "did you mean bert?"),
+        ({"dtype": "float8"}, "dtype='float8'"),
+        ({"residual_scale": 100}, "residual_scale=100: expected none for bert"),
+        ({"allow_pickle": False}, "allow_pickle=True"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], words: str, tmp_path: Path) -> None:
+    _, config, tensors = files.bert()
+    source = files.written(tmp_path / "old", config, tensors)
+    with pytest.raises((ConfigError, CheckpointError)) as caught:
+        convert_modelcenter(source, tmp_path / "new", **{"family": "bert", "allow_pickle": True, **options})
+    assert words in str(caught.value)
+
+
+def test_t5_needs_to_know_what_its_residual_was_divided_by(tmp_path: Path) -> None:
+    _, config, tensors = files.t5()
+    source = files.written(tmp_path / "old", config, tensors)
+    with pytest.raises(ConfigError, match="residual_scale: expected 100 or 1 for t5, found nothing"):
+        convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True)
+    with pytest.raises(ConfigError, match="residual_scale=10: expected 100"):
+        convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True, residual_scale=10)
+    source = files.written(tmp_path / "old", config | {"scale": True}, tensors)
+    with pytest.raises(ConfigError, match="residual_scale=1: expected 100"):
+        convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True, residual_scale=1)
+    convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True)
+
+
+def test_files_that_are_no_checkpoint_are_refused(tmp_path: Path) -> None:
+    _, config, tensors = files.bert()
+    with pytest.raises(CheckpointError, match=r"config\.json: expected the config of a model, found nothing"):
+        convert_modelcenter(tmp_path, tmp_path / "new", "bert", allow_pickle=True)
+    source = files.written(tmp_path / "old", config, {"weight": torch.zeros(2)})
+    with pytest.raises(CheckpointError, match="expected once in a checkpoint of ModelCenter's, found weight"):
+        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+    source = files.written(tmp_path / "old", config, tensors | {"step": 3})
+    with pytest.raises(CheckpointError, match="step: expected a tensor, found int"):
+        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+    tensors["encoder.layers.0.ffn.ffn.w_in.w.bias"][0] = float("nan")
+    source = files.written(tmp_path / "old", config, tensors)
+    with pytest.raises(CheckpointError, match=r"w_in\.w\.bias: expected finite values"):
+        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(SaveError, match="taken"):
+        convert_modelcenter(source, tmp_path / "taken", "bert", allow_pickle=True)
