@@ -1,5 +1,7 @@
 """Tiny random decoders and encoder-decoders of transformers, and the same models of ours, with the same values."""
 
+from collections.abc import Mapping
+
 import torch
 import transformers
 from reference_models import comparable
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 from modelzoo.converters import converter_for
 from modelzoo.models.auto import model_class
 from modelzoo.models.model import Model
+from modelzoo.verification import file_tensors
 
 
 def sizes(family: str) -> dict[str, object]:
@@ -21,8 +24,14 @@ def sizes(family: str) -> dict[str, object]:
         )
     if family == "gpt2":
         return common | {"n_embd": 16, "n_head": 4, "n_layer": 2, "n_inner": 24, "n_positions": 18}
-    wide = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "num_hidden_layers": 2}
-    return common | wide | {"intermediate_size": 24, "max_position_embeddings": 18}
+    if family == "gptj":
+        return common | {"n_embd": 16, "n_head": 4, "n_layer": 2, "n_inner": 24, "n_positions": 18, "rotary_dim": 2}
+    wide = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 18}
+    if family == "opt":
+        return common | wide | {"ffn_dim": 24, "dropout": 0.0}
+    experts = {"num_local_experts" if family == "mixtral" else "num_experts": 4, "num_experts_per_tok": 2}
+    experts |= {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 12, "mlp_only_layers": [0]}
+    return common | wide | {"num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 24} | experts
 
 
 def pair(family: str, task: str, **options) -> tuple[Model, nn.Module]:
@@ -35,14 +44,20 @@ def pair(family: str, task: str, **options) -> tuple[Model, nn.Module]:
         noise = torch.randn(parameter.shape, generator=generator)
         is_norm = parameter.dim() == 1 and name.endswith("weight")
         parameter.data = 1 + 0.2 * noise if is_norm else 0.3 * noise
-    state = theirs.state_dict()
     values = converter.read_config(theirs.config.to_dict(), task)
     if converter.is_tied_by_tensors:
         values["tie_word_embeddings"] = theirs.config.tie_word_embeddings
     ours = kind.from_config(kind.config_class(**values), task).eval()
-    tensors = converter.weights(task, tied=values["tie_word_embeddings"], values=values).to_ours(state)
+    tensors = by_our_names(ours, theirs, theirs.state_dict())
     ours.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()})
     return ours, theirs
+
+
+def by_our_names(ours: Model, theirs: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors or gradients of transformers' model by our names."""
+    tied = ours.config.tie_word_embeddings
+    mapping = converter_for(ours.family).weights(ours.task, tied=tied, values=ours.config.values())
+    return mapping.to_ours(file_tensors(theirs, tensors))
 
 
 def inputs(mask: list[list[int]] | None) -> dict[str, Tensor]:
