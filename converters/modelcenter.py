@@ -20,7 +20,7 @@ from modelzoo.converters.mapping import Ignore, Mapping, Rule, Tied, modules
 from modelzoo.converters.ops import Chain, Concat, Copy, Operation, Shape, Transpose
 from modelzoo.converters.value_ops import DropRows, Scale
 
-__all__ = ["FAMILIES", "Layout", "head_prefix", "shape_of"]
+__all__ = ["FAMILIES", "KEPT", "Layout", "head_prefix", "shape_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +242,9 @@ FAMILIES: dict[str, tuple[Callable[[MappingABC[str, Any], Layout], Mapping], Tas
     "mt5": (_t5, "seq2seq_lm"),
 }
 """The table of each family that ModelCenter had, and the task of a file with a head."""
+
+KEPT: dict[str, Task] = {"cpm1": "causal_lm", "cpm2": "seq2seq_lm", "cpm3": "causal_lm", "glm-10b": "causal_lm"}
+"""The families that have ModelCenter's names here too, because transformers has no such model, and the task of their files."""
 
 # Shapes by the end of ModelCenter's key: D dim_model, A query rows, K key and value rows, F dim_ff, V rows of the vocabulary.
 _SHAPES: dict[str, str] = {

@@ -33,20 +33,13 @@ def convert(
     Old names (gamma, beta), missing prefixes, shards and pickled files become one current form; tokenizer files are copied.
     """
     if library is not None:
-        _convert_foreign(
-            library,
-            source,
-            target,
-            task=task,
-            family=family,
-            dtype=dtype,
-            residual_scale=residual_scale,
-            max_shard_size=max_shard_size,
-            allow_pickle=allow_pickle,
-        )
+        task = _foreign_task(library, task, family)
+    if library is not None and task is None:
+        options = {"family": family, "dtype": dtype, "residual_scale": residual_scale, "allow_pickle": allow_pickle}
+        _convert_foreign(source, target, **options, max_shard_size=max_shard_size)
         return
     if residual_scale is not None:
-        raise ConfigError(f"--residual-scale {residual_scale}: expected --from modelcenter beside it")
+        raise ConfigError(f"--residual-scale {residual_scale}: expected --from modelcenter and T5 beside it")
     from modelzoo.models.auto import from_pretrained
 
     model = from_pretrained(model_folder(source), family=family, task=task, dtype=dtype, allow_pickle=allow_pickle)
@@ -59,14 +52,23 @@ def convert(
     say(f"  compare it with transformers: modelzoo verify {folder}")
 
 
-def _convert_foreign(library: str, source: str, target: Path, *, task: str | None, **options: Any) -> None:
-    """Convert a checkpoint of another library and say what was done."""
-    from modelzoo.hub import convert_modelcenter
+def _foreign_task(library: str, task: str | None, family: str | None) -> str | None:
+    """Return the task of a family whose names are the other library's, and None for one whose names are translated."""
+    from modelzoo.converters.modelcenter import KEPT
 
     if library != "modelcenter":
         raise ConfigError(f"--from {library}: expected modelcenter; a Hugging Face folder needs no --from")
+    if family in KEPT:
+        return task or KEPT[family]
     if task is not None:
         raise ConfigError(f"--task {task}: expected none with --from {library}: all that the file has is written")
+    return None
+
+
+def _convert_foreign(source: str, target: Path, **options: Any) -> None:
+    """Convert a checkpoint of another library and say what was done."""
+    from modelzoo.hub import convert_modelcenter
+
     done = convert_modelcenter(source, target, **options)
     dtype = str(done.dtype).removeprefix("torch.")
     say(f"wrote {done.folder}: {done.family} for {done.task}, {done.num_parameters:,} parameters, {dtype}")

@@ -17,7 +17,7 @@ __all__ = ["Checkpoint", "open_checkpoint", "open_pickle"]
 
 _INDEX_BYTES = 32 * 2**20
 _SAFETENSORS = "model.safetensors"
-_PICKLE = "pytorch_model.bin"
+_PICKLES = ("pytorch_model.bin", "pytorch_model.pt")
 
 Read = Callable[[Sequence[slice] | None], Tensor]
 
@@ -103,7 +103,8 @@ def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:
     """Open the weights of a model folder: names, shapes and dtypes are checked, no safetensors value is read yet.
 
     model.safetensors, or model.safetensors.index.json with its shards; without them, and only with `allow_pickle`,
-    pytorch_model.bin or its index with its shards. Every name in an index is checked before any file is opened.
+    pytorch_model.bin or its index with its shards, or ModelCenter's pytorch_model.pt (for the families whose names are
+    ModelCenter's). Every name in an index is checked before any file is opened.
 
     Args:
         folder: The model folder.
@@ -119,9 +120,9 @@ def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:
     try:
         if _exists(folder, _SAFETENSORS):
             _fill(checkpoint, _SAFETENSORS, checkpoint._add_safetensors)
-        elif _exists(folder, _PICKLE):
-            _require_permission(folder, allow_pickle)
-            _fill(checkpoint, _PICKLE, checkpoint._add_pickle)
+        elif pickles := [name for name in _PICKLES if _exists(folder, name)]:
+            _require_permission(folder, pickles[0], allow_pickle)
+            _fill(checkpoint, pickles[0], checkpoint._add_pickle)
         else:
             raise CheckpointError(f"{folder}: expected {_SAFETENSORS} or {_SAFETENSORS}.index.json, found no weights")
     except CheckpointError:
@@ -158,10 +159,10 @@ def _exists(folder: Path, name: str) -> bool:
     return any((folder / file).exists() or (folder / file).is_symlink() for file in (name, f"{name}.index.json"))
 
 
-def _require_permission(folder: Path, allow_pickle: bool) -> None:
+def _require_permission(folder: Path, name: str, allow_pickle: bool) -> None:
     if not allow_pickle:
         raise CheckpointError(
-            f"{folder}: expected {_SAFETENSORS}, found only {_PICKLE}, which is a pickle. If you trust its author, "
+            f"{folder}: expected {_SAFETENSORS}, found only {name}, which is a pickle. If you trust its author, "
             "pass allow_pickle=True: it is read by torch's restricted reader and runs no code of the file"
         )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from modelzoo.converters import Group, Match, Task, converter_for
-from modelzoo.converters.modelcenter import FAMILIES
+from modelzoo.converters.modelcenter import FAMILIES, KEPT
 from modelzoo.converters.modelcenter_config import KNOWN_KEYS, our_values, read_values
 from modelzoo.errors import CheckpointError, ConfigError, SaveError, closest
 from modelzoo.hub.checkpoint import open_pickle
@@ -110,10 +110,16 @@ def convert_modelcenter(
 def _known(family: str | None) -> str:
     if family in FAMILIES:
         return family
-    near = closest(family, FAMILIES) if family else []
+    if family in KEPT:
+        raise ConfigError(
+            f"family={family!r}: expected a family that transformers has; a model of this one keeps ModelCenter's names: "
+            f"modelzoo.from_pretrained(folder, family={family!r}, task={KEPT[family]!r}, allow_pickle=True).save_pretrained(target)"
+        )
+    near = closest(family, (*FAMILIES, *KEPT)) if family else []
     hint = f"did you mean {near[0]}? " if near else ""
+    known = ", ".join((*FAMILIES, *KEPT))
     raise ConfigError(
-        f"family={family!r}: expected one of {', '.join(FAMILIES)}; {hint}ModelCenter's files do not say of which family they are, "
+        f"family={family!r}: expected one of {known}; {hint}ModelCenter's files do not say of which family they are, "
         "so say it with family= (--family)"
     )
 

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
+import modelzoo
 from modelzoo.cli import main
+from modelzoo.models.auto import model_class
 
 
 @pytest.fixture
@@ -53,7 +56,10 @@ def test_convert_writes_a_folder_that_equals_transformers(old: Path, tmp_path: P
     ("words", "said"),
     [
         (["--from", "modelcenter", "--family", "gpt2"], "--allow-pickle"),
-        (["--from", "modelcenter", "--allow-pickle"], "expected one of bert, roberta, gpt2, gptj, llama, opt, t5, mt5"),
+        (
+            ["--from", "modelcenter", "--allow-pickle"],
+            "bert, roberta, gpt2, gptj, llama, opt, t5, mt5, cpm1, cpm2, cpm3, glm-10b",
+        ),
         (["--from", "modelcenter", "--family", "bert", "--allow-pickle"], "expected"),
         (["--from", "modelcenter", "--family", "gpt2", "--task", "base", "--allow-pickle"], "--task base"),
         (["--from", "modelcentre", "--family", "gpt2", "--allow-pickle"], "--from modelcentre: expected modelcenter"),
@@ -66,3 +72,29 @@ def test_what_does_not_fit_is_one_error(
     assert main(["convert", str(old), str(tmp_path / "new"), *words]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("family", ["cpm1", "cpm2", "cpm3", "glm-10b"])
+def test_families_without_a_model_in_transformers_keep_modelcenters_names(family: str, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_heads": 2, "head_size": 4, "intermediate_size": 12, "num_layers": 2}
+    small = {"cpm2": {"num_decoder_layers": 2}, "cpm3": {"prompt_types": 2, "prompt_length": 3, "segment_types": 4}}
+    kind = model_class(family)
+    config = kind.config_class(**sizes, **small.get(family, {}))
+    task = "seq2seq_lm" if family == "cpm2" else "causal_lm"
+    torch.manual_seed(0)
+    kind.from_config(config, task).save_pretrained(tmp_path / "hf")
+    tensors = load_file(tmp_path / "hf" / "model.safetensors")
+    old = tmp_path / "old"
+    old.mkdir()
+    torch.save(tensors, old / "pytorch_model.pt")
+    stated = json.loads((tmp_path / "hf" / "config.json").read_text())
+    for key in ("model_type", "architectures"):
+        del stated[key]
+    (old / "config.json").write_text(json.dumps(stated))
+    words = ["convert", str(old), str(tmp_path / "new"), "--from", "modelcenter", "--family", family]
+    assert main(words) == 2
+    assert main([*words, "--allow-pickle"]) == 0
+    found = load_file(tmp_path / "new" / "model.safetensors")
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    assert modelzoo.from_pretrained(tmp_path / "new").task == task

@@ -253,6 +253,7 @@ def test_a_checkpoint_of_another_family_is_refused(build: Callable[[], files.Fil
     [
         ({"family": None}, "family=None: expected one of bert, roberta"),
         ({"family": "brt"}, "did you mean bert?"),
+        ({"family": "cpm1"}, "family='cpm1', task='causal_lm', allow_pickle=True).save_pretrained(target)"),
         ({"dtype": "float8"}, "dtype='float8'"),
         ({"residual_scale": 100}, "residual_scale=100: expected none for bert"),
         ({"allow_pickle": False}, "allow_pickle=True"),
