@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+import transformers
 from reference_decoders import by_our_names, inputs, pair, results
 from reference_models import MASKS, assert_same_gradients, gradients, projected
 from torch import Tensor
 
 from modelzoo.converters import converter_for
 from modelzoo.errors import DataError
+from modelzoo.models.auto import model_class
 
 DECODERS = ("gpt2", "gptj", "llama", "mistral", "mixtral", "opt", "qwen2", "qwen2_moe", "qwen3")
 WITH_TASKS = [(family, task) for family in DECODERS for task in converter_for(family).architectures]
@@ -34,6 +36,14 @@ def assert_equal_models(ours, theirs, batch, given, tolerance=1e-5, gradient=1e-
         model.zero_grad()
         projected(result[:1]).backward()
     assert_same_gradients(gradients(ours), by_our_names(ours, theirs, gradients(theirs)), gradient)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_the_defaults_are_transformers_own(family):
+    converter, config_class = converter_for(family), model_class(family).config_class
+    theirs = transformers.AutoConfig.for_model(family).to_dict() | {"id2label": None, "label2id": None}
+    for source in ({}, theirs):
+        assert config_class(**converter.read_config(source)).values() == config_class().values()
 
 
 @pytest.mark.parametrize("mask", MASKS)
