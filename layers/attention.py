@@ -1,14 +1,15 @@
 """Multi-head attention: self and cross, grouped key/value heads, on packed or padded tokens, with or without a cache."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modelzoo.layers.cache import KeyValueCache
-from modelzoo.layers.dropout import dropout
-from modelzoo.layers.layout import Layout, attention_masks
+from modelzoo.layers.dot_product import dot_product_attention
+from modelzoo.layers.layout import Layout
 from modelzoo.layers.linear import Linear
+from modelzoo.layers.masks import attention_masks
 from modelzoo.layers.rotary import Position, apply_rotary
+from modelzoo.layers.window import WindowBlocks, window_blocks
 
 __all__ = ["Attention"]
 
@@ -44,7 +45,7 @@ class Attention(nn.Module):
         scale: Factor on q kᵀ; None for 1/sqrt(head_size). T5 has 1.
         dropout: Probability of dropping an attention weight in training.
         is_causal: A query attends to no key after itself, but for the layout's prefix.
-        window: A query attends only to keys less than this many columns away; None for all.
+        window: A query attends only to keys less than this many columns away, and to the layout's global tokens; None for all.
         query_norm: Applied to each query head, (..., N, H), before the positions (Qwen3); None for none.
         key_norm: The same for key heads.
         length_scale: Whether each map's products are divided by the square root of its input's width (CPM-1, CPM-2, CPM-Bee).
@@ -122,6 +123,21 @@ class Attention(nn.Module):
         Raises:
             ValueError: One of context and its layout is missing, only one side is packed, or the cache and the layout disagree.
         """
+        attended = self.attend(hidden, layout, context=context, context_layout=context_layout, position=position, cache=cache)
+        output: Tensor = self.output(attended)
+        return output
+
+    def attend(
+        self,
+        hidden: Tensor,
+        layout: Layout,
+        *,
+        context: Tensor | None = None,
+        context_layout: Layout | None = None,
+        position: Position = _NOWHERE,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Return what `forward` maps to its output: (..., N * H) float; arguments and errors as there."""
         _check_places(layout, context, context_layout, cache)
         query = self._heads(self.query(hidden), self.num_heads, self.query_norm)
         if position.query_rotary is not None:
@@ -129,12 +145,9 @@ class Attention(nn.Module):
         key_layout = layout if context_layout is None else context_layout
         if layout.is_packed:
             key, value = self._key_value(hidden if context is None else context, position)
-            attended = self._attend_packed(query, key, value, layout, key_layout, position.bias)
-        else:
-            key, value = self._cached_key_value(hidden, context, position, cache)
-            attended = self._attend_dense(query.transpose(1, 2), key, value, layout, key_layout, position.bias)
-        output: Tensor = self.output(attended)
-        return output
+            return self._attend_packed(query, key, value, layout, key_layout, position.bias)
+        key, value = self._cached_key_value(hidden, context, position, cache)
+        return self._attend_dense(query.transpose(1, 2), key, value, layout, key_layout, position.bias)
 
     def _heads(self, projected: Tensor, num_heads: int, norm: nn.Module | None) -> Tensor:
         heads: Tensor = projected.unflatten(-1, (num_heads, self.head_size))
@@ -178,17 +191,36 @@ class Attention(nn.Module):
         assert key_lengths is not None
         is_plain_causal = self.is_causal and self.window is None and layout is key_layout and layout.prefix is None and bias is None
         is_plain_causal = is_plain_causal and layout.context is None
-        masks = None if is_plain_causal else attention_masks(layout, key_layout, is_causal=self.is_causal, window=self.window)
+        blocks: tuple[WindowBlocks | None, ...] = (None,) * len(lengths)
+        if self.window is not None and layout is key_layout and layout.prefix is None and layout.context is None and bias is None:
+            blocks = window_blocks(layout, window=self.window, is_causal=self.is_causal)
+        masks = None
+        if not is_plain_causal and not (blocks and all(blocks)):
+            masks = attention_masks(layout, key_layout, is_causal=self.is_causal, window=self.window)
         pieces = []
         parts = zip(query.split(lengths), key.split(key_lengths), value.split(key_lengths), strict=True)
         for index, (q, k, v) in enumerate(parts):
             if not len(q):
+                continue
+            cut = blocks[index]
+            if cut is not None:
+                pieces.append(self._attend_window(q, k, v, cut))
                 continue
             mask = masks[index] if isinstance(masks, tuple) else None
             q, k, v = (part.transpose(0, 1).unsqueeze(0) for part in (q, k, v))
             attended = self._attend(q, k, v, mask, bias[index] if bias is not None else None, is_plain_causal)
             pieces.append(attended.squeeze(0).transpose(0, 1).flatten(1))
         return torch.cat(pieces) if pieces else query.flatten(1)
+
+    def _attend_window(self, query: Tensor, key: Tensor, value: Tensor, cut: WindowBlocks) -> Tensor:
+        """Attend within the window of one long sequence: (T, N, H) and (T, K, H) to (T, N * H)."""
+        near = self._attend(cut.queries(query), cut.keys(key), cut.keys(value), cut.mask, None, False)
+        attended = cut.joined(near, len(query))
+        if len(cut.global_places):
+            q, k, v = (part.transpose(0, 1).unsqueeze(0) for part in (query[cut.global_places], key, value))
+            wide = self._attend(q, k, v, cut.global_mask, None, False).squeeze(0).transpose(0, 1)
+            attended = attended.index_copy(0, cut.global_places, wide)
+        return attended.flatten(1)
 
     def _attend_dense(
         self,
@@ -211,41 +243,10 @@ class Attention(nn.Module):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, is_causal: bool
     ) -> Tensor:
-        """Attend: (B, N, T, H) and (B, K, S, H) to (B, N, T, H); `mask` is True where a query may attend, `bias` is added."""
-        drops = self.dropout > 0 and self.training
-        if drops and query.device.type == "cpu":
-            return self._attend_with_cheap_dropout(query, key, value, mask, bias, is_causal)
-        if bias is not None:
-            bias = bias.to(query.dtype)
-            mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            dropout_p=self.dropout if drops else 0.0,
-            is_causal=is_causal,
-            scale=self.scale,
-            enable_gqa=self.num_heads != self.num_key_value_heads,
+        dropout = self.dropout if self.training else 0.0
+        return dot_product_attention(
+            query, key, value, mask=mask, bias=bias, scale=self.scale, dropout=dropout, is_causal=is_causal
         )
-
-    def _attend_with_cheap_dropout(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        """Attend with dropped weights on a CPU, where torch's fused kernel takes no dropout and its fallback draws slow masks."""
-        groups = self.num_heads // self.num_key_value_heads
-        if groups > 1:
-            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        wide = torch.promote_types(query.dtype, torch.float32)
-        scores = (query.to(wide) * self.scale) @ key.to(wide).transpose(-1, -2)
-        if bias is not None:
-            scores = scores + bias
-        if is_causal:
-            mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
-        if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
-        weights = torch.softmax(scores, dim=-1).to(query.dtype)
-        return dropout(weights, self.dropout) @ value
 
     def extra_repr(self) -> str:
         """What `print` shows of this layer, beside its maps."""

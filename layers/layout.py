@@ -1,4 +1,4 @@
-"""Where the rows of a hidden tensor stand: in which sequence, at which place; and who may attend to whom.
+"""Where the rows of a hidden tensor stand: in which sequence, at which place.
 
 A batch of ids comes in as (B, T), padded to its longest sequence. A model drops the padding at its door: `Layout.packed` remembers
 where the real tokens were, `pack` takes them out, the blocks work on (tokens, D) alone, and `unpack` puts the result back. On
@@ -6,8 +6,8 @@ question-answering batches nearly half of the padded tokens are padding, and eve
 
 A `Layout.dense` batch keeps its (B, T, D) form: when nothing is padded, and when decoding with a cache.
 
-Masks are boolean, True = may attend. A rule that depends on the order of tokens (causal, window) looks at `columns`, a token's
-place in its row of the batch; `positions` are what embeddings and rotary phases see and may be anything.
+A rule that depends on the order of tokens (causal, window) looks at `columns`, a token's place in its row of the batch;
+`positions` are what embeddings and rotary phases see and may be anything.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "Selection", "attention_masks"]
+__all__ = ["Layout", "Selection"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,8 @@ class Layout:
         context: Bool of the keys: tokens, anywhere in a sequence, that every query of it may see and that see no others (CPM);
             (tokens,) packed, (B, S) dense. None for no context.
         start: Dense only: column of the first token; the keys are columns 0 to start + T - 1.
+        is_global: Packed only: (tokens,) bool of the tokens that a window does not bind: they see all of their sequence, and all
+            see them (Longformer); None for none.
     """
 
     batch_shape: tuple[int, int]
@@ -47,6 +49,7 @@ class Layout:
     prefix: tuple[int, ...] | None = None
     context: Tensor | None = None
     start: int = 0
+    is_global: Tensor | None = None
     _memo: dict[Hashable, object] = field(default_factory=dict, repr=False)
 
     @staticmethod
@@ -57,6 +60,7 @@ class Layout:
         spans: Tensor | None = None,
         prefix: Sequence[int] | None = None,
         context: Tensor | None = None,
+        is_global: Tensor | None = None,
     ) -> "Layout":
         """Keep the real tokens of a padded batch.
 
@@ -67,6 +71,7 @@ class Layout:
                 row); None for one text a row.
             prefix: As the attribute, one entry a sequence (a row, or a span of it).
             context: As the attribute, (B, T).
+            is_global: As the attribute, (B, T) int or bool.
         """
         rows, width = mask.shape
         present = mask.bool()
@@ -80,7 +85,8 @@ class Layout:
             lengths = tuple(torch.unique_consecutive(owner, dim=1, return_counts=True)[1].tolist())
         seen = None if context is None else context.bool().flatten()[indices]
         given = None if prefix is None else tuple(prefix)
-        return Layout((rows, width), columns, picked, lengths, indices, prefix=given, context=seen)
+        free = None if is_global is None else is_global.bool().flatten()[indices]
+        return Layout((rows, width), columns, picked, lengths, indices, prefix=given, context=seen, is_global=free)
 
     @staticmethod
     def dense(
@@ -179,7 +185,9 @@ class Layout:
             sum(place in chosen for place in {start, end - 1} if start < end) for start, end in zip(starts, ends, strict=True)
         )
         context = None if self.context is None else self.context[taken]
-        layout = Layout((rows, 1), self.columns[taken], self.positions[taken], lengths, batch_rows, context=context)
+        free = None if self.is_global is None else self.is_global[taken]
+        columns, positions = self.columns[taken], self.positions[taken]
+        layout = Layout((rows, 1), columns, positions, lengths, batch_rows, context=context, is_global=free)
         return Selection(layout, lambda hidden: hidden[taken], lambda kept: layout.unpack(kept)[:, 0])
 
     def _dense_ends(self, *, is_last: bool) -> "Selection":
@@ -210,75 +218,3 @@ class Selection(NamedTuple):
     layout: Layout
     take: Callable[[Tensor], Tensor]
     spread: Callable[[Tensor], Tensor]
-
-
-def _allowed(query_columns: Tensor, key_columns: Tensor, is_causal: bool, window: int | None) -> Tensor:
-    """Return the (T, S) bool of pairs that the order of tokens allows."""
-    ahead = query_columns.unsqueeze(-1) - key_columns
-    allowed = ahead >= 0 if is_causal else torch.ones_like(ahead, dtype=torch.bool)
-    if window is not None:
-        allowed = allowed & (ahead.abs() < window)
-    return allowed
-
-
-def _with_context(allowed: Tensor, of_query: Tensor | None, of_key: Tensor | None) -> Tensor:
-    """Let every query see the context's keys, and the context's queries nothing else: (..., T, S), (..., T) and (..., S) bool."""
-    if of_query is None or of_key is None:
-        return allowed
-    return of_key.unsqueeze(-2) | (~of_query.unsqueeze(-1) & allowed)
-
-
-def _seen(allowed: Tensor) -> Tensor:
-    """Give a query that may see nothing every key: a softmax over nothing is NaN on some backends."""
-    return allowed | ~allowed.any(-1, keepdim=True)
-
-
-def attention_masks(
-    query: Layout, key: Layout, *, is_causal: bool, window: int | None
-) -> Tensor | tuple[Tensor | None, ...] | None:
-    """Return who may attend to whom.
-
-    Args:
-        query: Layout of the queries.
-        key: Layout of the keys, packed or dense as the queries are.
-        is_causal: A query sees no key after its own column, except the keys' `prefix` and `context`.
-        window: A query sees only keys less than `window` columns away; None for all.
-
-    Returns:
-        None when every pair is allowed. Packed: a tuple with one (T, S) bool or None a sequence. Dense: (B or 1, 1, T, S) bool.
-        A query that may see nothing (padding in a dense batch, a context out of its window) is given every key; its result means
-        nothing, but is finite.
-    """
-    other = None if query is key else query  # a layout that remembered itself would keep its masks until the next collection
-    return key.remember((other, is_causal, window), lambda: _make_masks(query, key, is_causal, window))  # type: ignore[return-value]  # untyped memo
-
-
-def _make_masks(query: Layout, key: Layout, is_causal: bool, window: int | None) -> Tensor | tuple[Tensor | None, ...] | None:
-    ordered = is_causal or window is not None or key.context is not None
-    if key.lengths is not None and query.lengths is not None:
-        if not ordered:
-            return None
-        prefixes = key.prefix or (0,) * len(key.lengths)
-        pairs = zip(query.columns.split(query.lengths), key.columns.split(key.lengths), prefixes, strict=True)
-        places = torch.arange(max(key.lengths, default=0), device=key.columns.device)
-        masks = [_allowed(q, k, is_causal, window) | (places[: len(k)] < prefix) for q, k, prefix in pairs]
-        if query.context is not None and key.context is not None:
-            contexts = zip(query.context.split(query.lengths), key.context.split(key.lengths), strict=True)
-            masks = [_with_context(mask, *pair) for mask, pair in zip(masks, contexts, strict=True)]
-        return tuple(_seen(mask) if mask.shape[-1] else None for mask in masks)
-    if not ordered and key.mask is None:
-        return None
-    width = key.start + key.batch_shape[1]
-    key_columns = torch.arange(width, device=query.columns.device)
-    if ordered:
-        allowed = _allowed(query.columns, key_columns, is_causal, window)[None, None]
-    else:
-        allowed = torch.ones(1, 1, 1, width, dtype=torch.bool, device=query.columns.device)
-    if ordered and key.prefix:
-        place = key_columns.unsqueeze(0) if key.mask is None else key.mask.cumsum(1) - 1
-        is_first = place < torch.tensor(key.prefix, device=place.device).unsqueeze(1)
-        allowed = allowed | is_first[:, None, None, :]
-    if key.context is not None:
-        of_query = key.context[:, key.start :] if query is key else query.context
-        allowed = _with_context(allowed, None if of_query is None else of_query.unsqueeze(1), key.context.unsqueeze(1))
-    return _seen(allowed if key.mask is None else allowed & key.mask[:, None, None, :])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from modelzoo.layers import Layout
-from modelzoo.layers.layout import attention_masks
+from modelzoo.layers.masks import attention_masks
 
 X = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0))
 MASKS = {
