@@ -124,10 +124,11 @@ def ready(job: Job) -> Iterator[None]:
     """Put the model into evaluation mode and its weights into the fastest layout, and both back."""
     modes = [(module, module.training) for module in job.model.modules()]
     wanted = job.settings.prepack
-    is_packed = is_worth_it(job.settings.max_new_tokens) if wanted is None else wanted
+    num_rows = len(job.prompts.ids) * job.settings.num_beams
+    is_packed = is_worth_it(job.settings.max_new_tokens, num_rows) if wanted is None else wanted
     job.model.eval()
     try:
-        with prepacked(job.model) if is_packed else nullcontext():
+        with prepacked(job.model, num_rows) if is_packed else nullcontext():
             yield
     finally:
         for module, mode in modes:

@@ -23,20 +23,21 @@ def is_available() -> bool:
     generator = torch.Generator().manual_seed(0)
     hidden, weight, bias = (torch.randn(shape, generator=generator) for shape in ((2, 3, 16), (24, 16), (24,)))
     try:
-        found = linear(hidden, pack(weight), bias)
+        found = linear(hidden, pack(weight, 6), bias)
     except (RuntimeError, AttributeError, TypeError):  # NotImplementedError is a RuntimeError
         return False
     return torch.allclose(found, F.linear(hidden, weight, bias), rtol=1e-5, atol=1e-5)
 
 
-def pack(weight: Tensor) -> Tensor:
+def pack(weight: Tensor, num_rows: int) -> Tensor:
     """Return a copy of a weight in oneDNN's layout, of the same size in memory.
 
     Args:
         weight: (out, in) float32 on the CPU.
+        num_rows: Rows that it will be multiplied with; another number is as right, but slower.
     """
     with torch.no_grad():
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), num_rows)
     return packed
 
 

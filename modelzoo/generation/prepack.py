@@ -18,7 +18,7 @@ __all__ = ["Packing", "is_worth_it", "prepacked"]
 
 _WORTH_TOKENS = 16  # packing costs about as much time as it saves on ten tokens
 _SMALLEST = 1 << 14  # elements: below, calling the operator costs more than reading faster saves
-_MOST_ROWS = 64  # with more, a product is bound by arithmetic, and the plain one is as fast
+_MOST_ROWS = 64  # with more, a product is bound by arithmetic, where prepacking gains less than a tenth
 
 
 @dataclass(slots=True)
@@ -31,22 +31,24 @@ class Packing:
     """Bytes of their copies."""
 
 
-def is_worth_it(num_tokens: int) -> bool:
-    """Return whether writing so many tokens pays for packing the weights."""
-    return num_tokens >= _WORTH_TOKENS
+def is_worth_it(num_tokens: int, num_rows: int) -> bool:
+    """Return whether writing so many tokens to so many rows pays for packing the weights."""
+    return num_tokens >= _WORTH_TOKENS and num_rows <= _MOST_ROWS
 
 
 @contextmanager
-def prepacked(model: nn.Module) -> Iterator[Packing]:
+def prepacked(model: nn.Module, num_rows: int = 1) -> Iterator[Packing]:
     """Run a model's linear maps and tied heads on prepacked weights inside a `with`; outside it everything is as before.
 
     Results differ from the plain ones by rounding, and tokens are the same. `generate` does this by itself; around many calls it
-    saves packing the weights each time. A weight is packed when it first meets few rows, and its copy takes as much memory as it
-    does, so a model takes up to twice its memory. Where packing does not apply (no oneDNN, an accelerator, half precision, sharded
-    or small weights, a forward with gradients or autocast, a weight that was changed inside) the plain computation runs.
+    saves packing the weights each time. A weight is packed when it first meets at most `num_rows` rows, and its copy takes as much
+    memory as it does, so a model takes up to twice its memory. Where packing does not apply (no oneDNN, an accelerator, half
+    precision, sharded or small weights, a forward with gradients or autocast, a weight that was changed inside, more rows, as when a
+    prompt is read) the plain computation runs.
 
     Args:
         model: Any model built from `modelzoo.layers`.
+        num_rows: Sequences that are written at once, beams counted, at least 1; the layout is chosen for them.
 
     Yields:
         The memory that the copies take; it grows until each weight was used.
@@ -57,7 +59,7 @@ def prepacked(model: nn.Module) -> Iterator[Packing]:
         for module in model.modules() if onednn.is_available() else ():
             name = _function_of(module)
             if name is not None:
-                setattr(module, name, _packed_function(module, getattr(module, name), packing))
+                setattr(module, name, _packed_function(module, getattr(module, name), num_rows, packing))
                 replaced.append((module, name))
         yield packing
     finally:
@@ -76,7 +78,9 @@ def _function_of(module: nn.Module) -> str | None:
     return name if is_plain and weight.numel() >= _SMALLEST and name not in vars(module) else None
 
 
-def _packed_function(module: nn.Module, plain: Callable[[Tensor], Tensor], packing: Packing) -> Callable[[Tensor], Tensor]:
+def _packed_function(
+    module: nn.Module, plain: Callable[[Tensor], Tensor], num_rows: int, packing: Packing
+) -> Callable[[Tensor], Tensor]:
     """Return `plain` on a packed weight, with the same argument and result."""
     assert isinstance(module, Linear | Embedding)
     weight, version = module.weight, module.weight._version
@@ -86,13 +90,12 @@ def _packed_function(module: nn.Module, plain: Callable[[Tensor], Tensor], packi
 
     def computed(hidden: Tensor) -> Tensor:
         nonlocal packed
+        fits = hidden.dtype == torch.float32 and hidden.numel() <= num_rows * hidden.shape[-1]
         is_current = module.weight is weight and weight._version == version
-        if not is_current or torch.is_grad_enabled() or hidden.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+        if not fits or not is_current or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
             return plain(hidden)
         if packed is None:
-            if hidden.numel() > _MOST_ROWS * hidden.shape[-1]:
-                return plain(hidden)
-            packed = onednn.pack(weight)
+            packed = onednn.pack(weight, num_rows)
             packing.num_weights += 1
             packing.size_bytes += weight.numel() * weight.element_size()
         if scale == 1.0:

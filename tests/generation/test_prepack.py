@@ -51,7 +51,7 @@ def test_a_linear_map_is_the_same_within_1e_5(scale, bias, shape):
     if bias:
         nn.init.normal_(layer.bias)
     hidden = torch.randn(shape)
-    with torch.no_grad(), prepacked(layer) as packing:
+    with torch.no_grad(), prepacked(layer, hidden.numel() // 48) as packing:
         torch.testing.assert_close(layer(hidden), Linear.forward(layer, hidden), rtol=0, atol=1e-5)
         assert packing.num_weights == 1
         assert packing.size_bytes == 48 * 33 * 4
@@ -61,7 +61,7 @@ def test_a_linear_map_is_the_same_within_1e_5(scale, bias, shape):
 def test_a_tied_head_is_packed_and_the_table_is_still_read():
     table = Embedding(50, 16)
     hidden = torch.randn(2, 16)
-    with torch.no_grad(), prepacked(table) as packing:
+    with torch.no_grad(), prepacked(table, 2) as packing:
         torch.testing.assert_close(table.logits(hidden), hidden @ table.weight.T, rtol=0, atol=1e-5)
         assert torch.equal(table(torch.tensor([3])), table.weight[3:4])
         assert packing.size_bytes == 50 * 16 * 4
@@ -101,7 +101,7 @@ def test_inside_a_block_calls_share_the_packed_weights():
 @needs_onednn
 def test_a_changed_weight_is_computed_plainly():
     layer, hidden = Linear(48, 33), torch.randn(2, 48)
-    with torch.no_grad(), prepacked(layer):
+    with torch.no_grad(), prepacked(layer, 2):
         layer(hidden)
         layer.weight.mul_(2)
         assert torch.equal(layer(hidden), Linear.forward(layer, hidden))
@@ -112,8 +112,12 @@ def test_a_changed_weight_is_computed_plainly():
 @needs_onednn
 @pytest.mark.parametrize("why", ["gradients", "autocast", "many rows"])
 def test_where_it_does_not_apply_the_plain_computation_runs(why):
-    layer, hidden = Linear(48, 33), torch.randn(65 if why == "many rows" else 2, 48)
-    with torch.set_grad_enabled(why == "gradients"), torch.autocast("cpu", enabled=why == "autocast"), prepacked(layer) as packing:
+    layer, hidden = Linear(48, 33), torch.randn(3 if why == "many rows" else 2, 48)
+    with (
+        torch.set_grad_enabled(why == "gradients"),
+        torch.autocast("cpu", enabled=why == "autocast"),
+        prepacked(layer, 2) as packing,
+    ):
         assert torch.equal(layer(hidden), Linear.forward(layer, hidden))
         assert packing.num_weights == 0
 
@@ -159,10 +163,17 @@ def test_operators_that_are_missing_or_wrong_are_not_used(monkeypatch, broken):
 
 @needs_onednn
 def test_weights_are_packed_when_enough_tokens_are_written(monkeypatch):
+    assert onednn.is_available(), "asked before packing is watched, since it packs a weight of its own"
     packed = []
     pack = onednn.pack
-    monkeypatch.setattr(onednn, "pack", lambda weight: packed.append(weight) or pack(weight))
+    monkeypatch.setattr(onednn, "pack", lambda weight, rows: packed.append(rows) or pack(weight, rows))
     generate(ours("gpt2"), [[3]], max_new_tokens=15, eos_token_id=())
     assert not packed
     generate(ours("gpt2"), [[3]], max_new_tokens=16, eos_token_id=())
-    assert packed
+    assert set(packed) == {1}
+    packed.clear()
+    generate(ours("gpt2"), [[3], [4]], max_new_tokens=16, num_beams=3, eos_token_id=())
+    assert set(packed) == {6}
+    packed.clear()
+    generate(ours("gpt2"), [[3]] * 65, max_new_tokens=16, eos_token_id=())
+    assert not packed
