@@ -43,8 +43,8 @@ def prepacked(model: nn.Module, num_rows: int = 1) -> Iterator[Packing]:
     Results differ from the plain ones by rounding, and tokens are the same. `generate` does this by itself; around many calls it
     saves packing the weights each time. A weight is packed when it first meets at most `num_rows` rows, and its copy takes as much
     memory as it does, so a model takes up to twice its memory. Where packing does not apply (no oneDNN, an accelerator, half
-    precision, sharded or small weights, a forward with gradients or autocast, a weight that was changed inside, more rows, as when a
-    prompt is read) the plain computation runs.
+    precision, sharded or small weights, a forward with gradients or autocast, a weight that was changed inside, or more rows, as
+    when a prompt is read) the plain computation runs.
 
     Args:
         model: Any model built from `modelzoo.layers`.
