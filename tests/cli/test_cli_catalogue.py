@@ -131,9 +131,10 @@ def test_models_are_listed_with_their_tasks(capsys: pytest.CaptureFixture[str]) 
     from modelzoo.models.auto import FAMILIES
 
     assert main(["models", "--json"]) == 0
-    rows = {row["family"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["family"]: row for row in json.loads(capsys.readouterr().out)["families"]}
     assert set(rows) == set(FAMILIES)
     assert "classification" in rows["bert"]["tasks"]
+    assert 0 < rows["bert"]["parity"]["output"] <= 1e-5
     assert main(["models"]) == 0
     assert "token_classification" in capsys.readouterr().out
 
