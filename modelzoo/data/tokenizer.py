@@ -7,6 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import pre_tokenizers
 
+from modelzoo.data.cpm_tokenizer import cpm_kind, read_cpm_backend
 from modelzoo.data.encoding import Encoding, Truncation, check_text
 from modelzoo.data.tokenizer_files import Backend, read_backend
 from modelzoo.errors import DataError
@@ -276,7 +277,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Load the tokenizer of a Hugging Face folder.
 
     Reads tokenizer.json, or vocab.txt (BERT), or vocab.json with merges.txt (RoBERTa, GPT-2), with the settings of
-    tokenizer_config.json; sentencepiece and other families are left to transformers.
+    tokenizer_config.json; the files of the CPM families; sentencepiece and other families are left to transformers.
 
     Args:
         folder: A local folder.
@@ -285,7 +286,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
         DataError: If a file is missing or broken; it names the file.
     """
     path = Path(folder)
-    return Tokenizer(read_backend(path), path)
+    kind = cpm_kind(path)
+    return Tokenizer(read_backend(path) if kind is None else read_cpm_backend(path, kind), path)
 
 
 def check_vocab(tokenizer: Tokenizer, vocab_size: int) -> None:

@@ -165,6 +165,7 @@ class GLM10B(CpmDecoder):
         return Decoder((cpm_block(config) for _ in range(config.num_layers)), cpm_norm(config))
 
     def _embed(self, ids: Tensor, segments: Tensor | None, layout: Layout) -> Tensor:
+        assert self.embeddings.position is not None
         parts = self.embeddings.token(ids) + self.embeddings.position(layout.positions) + self.embeddings.blank(segments)
         embedded: Tensor = self.embeddings.dropout(parts)
         return embedded
