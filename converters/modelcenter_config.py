@@ -119,7 +119,8 @@ _DECODER = {**_ENCODER, "post_layer_norm": False}
 _PLAIN = ("gelu", "gelu_new", "relu")
 
 
-def _t5(vocab_size: int, **requirements: Any) -> ConfigTable:
+def _t5(*, tied: bool) -> ConfigTable:
+    """Return T5's table; mT5 is never tied, and Hugging Face's has no tied form that divides."""
     biases = dict.fromkeys(("norm_bias", "att_bias", "ffn_bias", "attn_scale", "post_layer_norm"), False)
     return _table(
         (
@@ -129,10 +130,10 @@ def _t5(vocab_size: int, **requirements: Any) -> ConfigTable:
             Field("max_distance", "position_bias_max_distance", 128, size(2**24)),
             Field("scale", "scale", False, boolean),
         ),
-        {**biases, "pos_bias_type": "relative", **requirements},
-        sizes=(vocab_size, 768, 12, 64, 3072),
+        {**biases, "pos_bias_type": "relative", **({} if tied else {"tied": False})},
+        sizes=(32128, 768, 12, 64, 3072),
         norm_eps=1e-6,
-        tied=True,
+        tied=tied,
         activations=("relu", "gelu", "gelu_new", "gated_gelu", "gated_gelu_new", "gated_relu", "gated_silu"),
         dropouts=("dropout",),
         dropout=0.0,
@@ -202,8 +203,8 @@ TABLES: dict[str, ConfigTable] = {
         dropouts=("attention_dropout",),
         dropout=0.0,
     ),
-    "t5": _t5(32128),
-    "mt5": _t5(32128, tied=False),
+    "t5": _t5(tied=True),
+    "mt5": _t5(tied=False),
 }
 """By the model_type that Hugging Face gives the family."""
 

@@ -89,7 +89,7 @@ def convert_modelcenter(
     scale = _residual_scale(family, read_values(family, config), residual_scale)
     with open_pickle(folder, FILE, allow_pickle=allow_pickle) as checkpoint:
         found = opened(checkpoint, family, config, scale)
-        fit = matched(found)
+        fit = matched(found, allow_float64=dtype != "auto")
         spec, groups = _spec(found, fit, _DTYPES.get(dtype))
         widest = next(iter(kinds)) if len(kinds := {kind for kind, _ in spec.values()}) == 1 else torch.float32
         texts = _texts(found, widest)
@@ -230,10 +230,9 @@ def _notes(found: Source, dtype: torch.dtype) -> list[str]:
             "divided cannot be undone (one rounding of each value, more where it became very small)"
         )
     if found.family in SEQ2SEQ and layout.is_tied and not values["scale"]:
-        notes.append(
-            "logits are those of Hugging Face's T5; ModelCenter's own, without \"scale\": true, are "
-            f"{layout.residual_scale:g} / sqrt({values['hidden_size']}) times smaller"
-        )
+        scale = f"{layout.residual_scale:g} / sqrt({values['hidden_size']}) times smaller"
+        factor = scale if values["tied"] else f"sqrt({values['hidden_size']}) times larger"
+        notes.append(f"logits are those of Hugging Face's T5; ModelCenter's own, without \"scale\": true, are {factor}")
     if found.family in SEQ2SEQ and dtype == torch.float16:
         notes.append("T5 overflows in float16; write it with dtype='bfloat16' or 'float32' (--dtype) to run it")
     if found.family in ("gpt2", "gptj") and values["activation"] == "gelu":

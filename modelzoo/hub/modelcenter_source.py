@@ -116,7 +116,7 @@ def _layout(found: Source, scale: int) -> tuple[Layout, int]:
         stack=stacks[0] if found.family not in SEQ2SEQ and stacks else "encoder",
         has_head=has_head,
         has_pooler=any(name.startswith("pooler.") for name in names),
-        is_tied=_is_tied(found, f"{head}decoder.weight") if found.family in _ENCODERS else bool(found.values["tied"]),
+        is_tied=_is_tied(found, has_head=has_head) if found.family in _ENCODERS else _is_output_tied(found, scale),
         padding_rows=padding,
         residual_scale=scale,
     )
@@ -141,11 +141,13 @@ def _padding_rows(found: Source) -> int:
     return int(is_zero)
 
 
-def _is_tied(found: Source, name: str) -> bool:
+def _is_tied(found: Source, *, has_head: bool) -> bool:
     """Return whether BERT's output layer is the token table: by the config, or because both hold the same."""
-    tied = found.values["tied"]
-    if tied or name not in found.keys:
+    tied, name = found.values["tied"], "lm_head.decoder.weight"
+    if tied or not has_head or (tied is None and name not in found.keys):
         return True
+    if name not in found.keys:
+        return False  # and the table of names will miss it
     if found.info(name).shape == found.info(TABLE).shape and torch.equal(found.read(name), found.read(TABLE)):
         return True
     if tied is None:
@@ -154,6 +156,19 @@ def _is_tied(found: Source, name: str) -> bool:
             'config.json does not say which of the two was the output layer. Add "tied": true (the token table) or false to it'
         )
     return False
+
+
+def _is_output_tied(found: Source, scale: int) -> bool:
+    """Return whether a language model's output layer is the token table.
+
+    ModelCenter's configs of the published T5 v1.0 say that it is not, and the output layer is the table before the division.
+    """
+    keys = [key for key in ("output_projection.weight", "output_projection.w.weight") if key in found.keys]
+    if found.values["tied"] or found.family != "t5" or len(keys) != 1 or found.info(keys[0]).shape != found.info(TABLE).shape:
+        return bool(found.values["tied"])
+    table, output = found.read(TABLE).float() * scale, found.read(keys[0]).float()
+    # Twice the rounding of float16, and of its smallest steps, which the division made coarser.
+    return bool(torch.allclose(table, output, rtol=2**-10, atol=scale * 2**-25))
 
 
 def _check_stated(found: Source) -> None:
@@ -199,8 +214,12 @@ def _stacks(found: Source) -> list[tuple[str, str, int]]:
     return [(found.layout.stack, "num_layers", values["num_layers"])]
 
 
-def matched(found: Source) -> Match:
+def matched(found: Source, *, allow_float64: bool) -> Match:
     """Compare all names, shapes and dtypes, and the pairs that must hold the same values.
+
+    Args:
+        found: The open checkpoint.
+        allow_float64: Whether float64 may be read; the caller has then stated the dtype that it becomes.
 
     Raises:
         CheckpointError: They do not agree.
@@ -211,7 +230,7 @@ def matched(found: Source) -> Match:
     for group in mapping.expected(counts):
         theirs = [shape_of(name, values, found.layout) for name in group.theirs]
         shapes.update(zip(group.ours, group.rule.op.shapes(theirs), strict=True))
-    fit = match(mapping, shapes, {name: found.info(name) for name in found.keys}, allow_float64=True)
+    fit = match(mapping, shapes, {name: found.info(name) for name in found.keys}, allow_float64=allow_float64)
     raise_if_unfit(fit, str(found.checkpoint.folder))
     unequal = [
         f"{FILE}: {found.keys[alias]}: expected the values of {found.keys[name]}, found others: the model has one norm for both"

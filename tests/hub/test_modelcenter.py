@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modelzoo.errors import CheckpointError, ConfigError, SaveError
+from modelzoo.errors import CheckpointError, ConfigError
 from modelzoo.hub import convert_modelcenter
 from modelzoo.models.auto import from_pretrained
 from modelzoo.verification import verify
@@ -128,6 +128,50 @@ def test_unused_output_rows_are_left_out_and_said(tmp_path: Path) -> None:
     assert [key for key, reason in report.left_out if "unused" in reason] == ["output_projection.w.weight"]
 
 
+def test_a_published_t5_whose_config_says_untied_is_tied_by_its_tensors(tmp_path: Path) -> None:
+    model, config, tensors = files.t5()
+    tensors["output_projection.weight"] = model.shared.weight.detach().clone()
+    half = {name: value.half() for name, value in tensors.items()}
+    source = files.written(tmp_path / "old", config | {"tied": False}, half)
+    report = convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True, residual_scale=100, dtype="float32")
+    assert any("sqrt(16) times larger" in note for note in report.notes)
+    assert "lm_head.weight" not in load_file(tmp_path / "new" / "model.safetensors")
+    assert verify(tmp_path / "new", local_files_only=True).is_equal
+    half["output_projection.weight"][3] *= 2
+    source = files.written(tmp_path / "trained", config | {"tied": False}, half)
+    convert_modelcenter(source, tmp_path / "untied", "t5", allow_pickle=True, residual_scale=100, dtype="float32")
+    assert "lm_head.weight" in load_file(tmp_path / "untied" / "model.safetensors")
+    assert verify(tmp_path / "untied", local_files_only=True).is_equal
+
+
+def test_mt5_is_never_tied(tmp_path: Path) -> None:
+    _, config, tensors = files.t5("mt5")
+    del config["tied"]
+    source = files.written(tmp_path / "old", config, tensors)
+    convert_modelcenter(source, tmp_path / "new", "mt5", allow_pickle=True, residual_scale=100)
+    assert torch.equal(load_file(tmp_path / "new" / "model.safetensors")["lm_head.weight"], tensors["output_projection.weight"])
+    source = files.written(tmp_path / "old", config | {"tied": True}, tensors)
+    with pytest.raises(ConfigError, match="tied: expected false, found true"):
+        convert_modelcenter(source, tmp_path / "other", "mt5", allow_pickle=True, residual_scale=100)
+
+
+def test_float64_needs_a_dtype(tmp_path: Path) -> None:
+    _, config, tensors = files.gpt2()
+    source = files.written(tmp_path / "old", config, {name: value.double() for name, value in tensors.items()})
+    with pytest.raises(CheckpointError, match="found float64"):
+        convert_modelcenter(source, tmp_path / "new", "gpt2", allow_pickle=True)
+    report = convert_modelcenter(source, tmp_path / "new", "gpt2", allow_pickle=True, dtype="float32")
+    assert report.dtype == torch.float32
+
+
+def test_an_untied_head_without_its_output_layer_is_missing_a_tensor(tmp_path: Path) -> None:
+    _, config, tensors = files.bert(tie_word_embeddings=False)
+    del tensors["lm_head.decoder.weight"]
+    source = files.written(tmp_path / "old", config, tensors)
+    with pytest.raises(CheckpointError, match=r"lm_head\.decoder\.weight: expected a tensor of shape \[40, 16\], found nothing"):
+        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
+
+
 def test_half_values_are_scaled_in_full_width(tmp_path: Path) -> None:
     model, config, tensors = files.t5()
     half = {name: value.half() for name, value in tensors.items()}
@@ -179,122 +223,3 @@ def test_an_output_layer_that_differs_needs_the_config_to_say_which(tmp_path: Pa
     source = files.written(tmp_path / "old", config, tensors)
     with pytest.raises(CheckpointError, match=r'lm_head\.decoder\.weight: expected the values of input_embedding\.weight.*"tied"'):
         convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"hidden_size": 16}, "hidden_size: expected ModelCenter's own keys"),
-        ({"pos_rotary_dim": 4}, "pos_rotary_dim: expected a config of bert, found a key of gptj"),
-        ({"post_layer_norm": False}, "post_layer_norm: expected true, found false"),
-        ({"length_scale": True}, "length_scale: expected false, found true"),
-        ({"dim_head": 8}, "dim_head: expected dim_model / num_heads = 16 / 4, found 8"),
-        ({"ffn_activate_fn": "gated_gelu"}, "ffn_activate_fn: expected one of gelu, gelu_new, relu"),
-        ({"num_layers": "3"}, "num_layers: expected a whole number"),
-    ],
-)
-def test_a_config_of_another_kind_is_refused_by_its_key(change: dict[str, object], words: str, tmp_path: Path) -> None:
-    _, config, tensors = files.bert()
-    source = files.written(tmp_path / "old", config | change, tensors)
-    with pytest.raises(ConfigError) as caught:
-        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
-    assert words in str(caught.value)
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_config_without_its_keys_is_compared_with_the_tensors(tmp_path: Path) -> None:
-    _, _, tensors = files.bert()
-    source = files.written(tmp_path / "old", {}, tensors)
-    with pytest.raises(CheckpointError) as caught:
-        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
-    text = str(caught.value)
-    assert "vocab_size: expected 40, as input_embedding.weight has, found 119547 (ModelCenter's default)" in text
-    assert "num_layers: expected 3" in text
-    assert "dim_ff: expected 24" in text
-
-
-def test_opt_says_which_sizes_it_needs(tmp_path: Path) -> None:
-    _, config, tensors = files.opt()
-    del config["dim_model"]
-    source = files.written(tmp_path / "old", config, tensors)
-    with pytest.raises(ConfigError, match="dim_model: expected a whole number from 1 to 131072, found null"):
-        convert_modelcenter(source, tmp_path / "new", "opt", allow_pickle=True)
-
-
-def test_missing_and_extra_entries_are_one_error(tmp_path: Path) -> None:
-    _, config, tensors = files.bert()
-    del tensors["encoder.layers.1.self_att.self_attention.project_k.bias"]
-    tensors["dense.weight"] = torch.zeros(2, 16)
-    tensors["encoder.layers.2.ffn.ffn.w_out.weight"] = torch.zeros(16, 23)
-    source = files.written(tmp_path / "old", config, tensors)
-    with pytest.raises(CheckpointError) as caught:
-        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
-    text = str(caught.value)
-    assert "3 problems" in text
-    assert "project_k.bias: expected a tensor of shape [16], found nothing" in text
-    assert "dense.weight: expected no such key, found float32 [2, 16]" in text
-    assert "w_out.weight: expected shape [16, 24], found [16, 23]" in text
-
-
-@pytest.mark.parametrize(
-    ("build", "family"), [(files.bert, "gpt2"), (files.gpt2, "bert"), (files.llama, "gptj"), (files.opt, "t5")]
-)
-def test_a_checkpoint_of_another_family_is_refused(build: Callable[[], files.Files], family: str, tmp_path: Path) -> None:
-    _, config, tensors = build()
-    source = files.written(tmp_path / "old", config, tensors)
-    scale = 100 if family == "t5" else None
-    with pytest.raises((CheckpointError, ConfigError)):
-        convert_modelcenter(source, tmp_path / "new", family, allow_pickle=True, residual_scale=scale)
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"family": None}, "family=None: expected one of bert, roberta"),
-        ({"family": "brt"}, "did you mean bert?"),
-        ({"family": "cpm1"}, "family='cpm1', task='causal_lm', allow_pickle=True).save_pretrained(target)"),
-        ({"dtype": "float8"}, "dtype='float8'"),
-        ({"residual_scale": 100}, "residual_scale=100: expected none for bert"),
-        ({"allow_pickle": False}, "allow_pickle=True"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, object], words: str, tmp_path: Path) -> None:
-    _, config, tensors = files.bert()
-    source = files.written(tmp_path / "old", config, tensors)
-    with pytest.raises((ConfigError, CheckpointError)) as caught:
-        convert_modelcenter(source, tmp_path / "new", **{"family": "bert", "allow_pickle": True, **options})
-    assert words in str(caught.value)
-
-
-def test_t5_needs_to_know_what_its_residual_was_divided_by(tmp_path: Path) -> None:
-    _, config, tensors = files.t5()
-    source = files.written(tmp_path / "old", config, tensors)
-    with pytest.raises(ConfigError, match="residual_scale: expected 100 or 1 for t5, found nothing"):
-        convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True)
-    with pytest.raises(ConfigError, match="residual_scale=10: expected 100"):
-        convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True, residual_scale=10)
-    source = files.written(tmp_path / "old", config | {"scale": True}, tensors)
-    with pytest.raises(ConfigError, match="residual_scale=1: expected 100"):
-        convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True, residual_scale=1)
-    convert_modelcenter(source, tmp_path / "new", "t5", allow_pickle=True)
-
-
-def test_files_that_are_no_checkpoint_are_refused(tmp_path: Path) -> None:
-    _, config, tensors = files.bert()
-    with pytest.raises(CheckpointError, match=r"config\.json: expected the config of a model, found nothing"):
-        convert_modelcenter(tmp_path, tmp_path / "new", "bert", allow_pickle=True)
-    source = files.written(tmp_path / "old", config, {"weight": torch.zeros(2)})
-    with pytest.raises(CheckpointError, match="expected once in a checkpoint of ModelCenter's, found weight"):
-        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
-    source = files.written(tmp_path / "old", config, tensors | {"step": 3})
-    with pytest.raises(CheckpointError, match="step: expected a tensor, found int"):
-        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
-    tensors["encoder.layers.0.ffn.ffn.w_in.w.bias"][0] = float("nan")
-    source = files.written(tmp_path / "old", config, tensors)
-    with pytest.raises(CheckpointError, match=r"w_in\.w\.bias: expected finite values"):
-        convert_modelcenter(source, tmp_path / "new", "bert", allow_pickle=True)
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "file").touch()
-    with pytest.raises(SaveError, match="taken"):
-        convert_modelcenter(source, tmp_path / "taken", "bert", allow_pickle=True)
