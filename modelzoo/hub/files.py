@@ -31,6 +31,7 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "spiece.model",
+    "chinese_vocab.model",
     "sentencepiece.bpe.model",
     "tokenizer.model",
     "chat_template.jinja",
