@@ -13,6 +13,7 @@ from modelzoo.converters.glm_10b import GLM_10B
 from modelzoo.converters.gpt2 import GPT2
 from modelzoo.converters.gptj import GPTJ
 from modelzoo.converters.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from modelzoo.converters.longformer import LONGFORMER
 from modelzoo.converters.minicpm import MINICPM
 from modelzoo.converters.mixtral import MIXTRAL, QWEN2_MOE
 from modelzoo.converters.modernbert import MODERNBERT
@@ -52,6 +53,7 @@ _CONVERTERS = {
         CPM_BEE,
         MINICPM,
         GLM_10B,
+        LONGFORMER,
     )
 }
 

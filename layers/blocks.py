@@ -45,7 +45,7 @@ class SelfAttentionBlock(nn.Module):
     """Attention of a sequence to itself, with its norm and its residual connection.
 
     Args:
-        attention: The sublayer.
+        attention: The sublayer: an `Attention`, or a module with its arguments.
         norm: Norm over D, owned by the block.
         norm_position: "pre" normalises the sublayer's input, "post" the sum.
         dropout: Probability of dropping a feature of the sublayer's output in training.
@@ -55,7 +55,7 @@ class SelfAttentionBlock(nn.Module):
 
     def __init__(
         self,
-        attention: Attention,
+        attention: nn.Module,
         norm: nn.Module,
         *,
         norm_position: NormPosition = "pre",

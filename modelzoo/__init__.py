@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from modelzoo.models.llama import Qwen2Config as Qwen2Config
     from modelzoo.models.llama import Qwen3 as Qwen3
     from modelzoo.models.llama import Qwen3Config as Qwen3Config
+    from modelzoo.models.longformer import Longformer as Longformer
+    from modelzoo.models.longformer import LongformerConfig as LongformerConfig
     from modelzoo.models.minicpm import MiniCPM as MiniCPM
     from modelzoo.models.minicpm import MiniCPMConfig as MiniCPMConfig
     from modelzoo.models.mixtral import Mixtral as Mixtral
@@ -87,6 +89,8 @@ _HOMES = {
     "GPTJConfig": "modelzoo.models.gptj",
     "Llama": "modelzoo.models.llama",
     "LlamaConfig": "modelzoo.models.llama",
+    "Longformer": "modelzoo.models.longformer",
+    "LongformerConfig": "modelzoo.models.longformer",
     "MT5": "modelzoo.models.t5",
     "MT5Config": "modelzoo.models.t5_config",
     "MiniCPM": "modelzoo.models.minicpm",

@@ -27,6 +27,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "gpt2": "modelzoo.models.gpt2:GPT2",
         "gptj": "modelzoo.models.gptj:GPTJ",
         "llama": "modelzoo.models.llama:Llama",
+        "longformer": "modelzoo.models.longformer:Longformer",
         "minicpm": "modelzoo.models.minicpm:MiniCPM",
         "mistral": "modelzoo.models.llama:Mistral",
         "mixtral": "modelzoo.models.mixtral:Mixtral",

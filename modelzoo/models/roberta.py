@@ -11,6 +11,7 @@ from modelzoo.errors import ConfigError
 from modelzoo.models.encoder_model import EncoderModel
 from modelzoo.models.encoder_parts import EncoderConfig, SegmentedConfig, TextEmbeddings
 from modelzoo.models.heads import DenseHead
+from modelzoo.models.model import ModelConfig
 
 __all__ = ["Roberta", "RobertaConfig", "XlmRoberta", "XlmRobertaConfig"]
 
@@ -62,7 +63,7 @@ class Roberta(EncoderModel):
     """
 
     family = "roberta"
-    config_class = RobertaConfig
+    config_class: ClassVar[type[ModelConfig]] = RobertaConfig
     pooled_tasks: ClassVar[tuple[Task, ...]] = ("base",)
 
     @property
