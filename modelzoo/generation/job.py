@@ -15,6 +15,7 @@ from modelzoo.generation.ranks import Ranks
 from modelzoo.generation.settings import GenerationSettings
 from modelzoo.generation.special_ids import SpecialIds, special_ids
 from modelzoo.generation.written_text import WrittenText
+from modelzoo.models.decoder_model import DecoderModel
 from modelzoo.models.decoding import Decodable
 from modelzoo.models.model import Model
 
@@ -110,7 +111,8 @@ def _tokenizer_of(model: Model) -> Tokenizer:
 
 def _check_room(model: Model, prompts: Prompts, settings: GenerationSettings) -> None:
     """Refuse what does not fit the model's positions; an encoder's input takes none of the decoder's."""
-    width, limit = prompts.ids.shape[1], model.max_length
+    width = prompts.ids.shape[1]
+    limit = model.max_cached_length if isinstance(model, DecoderModel) else model.max_length
     if model.task == "causal_lm" and width + settings.max_new_tokens > limit:
         room = limit - width
         advice = f"set max_new_tokens to {room} or less" if room > 0 else "shorten the prompt"

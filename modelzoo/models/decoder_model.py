@@ -161,6 +161,11 @@ class DecoderModel(Model):
         """The longest sequence, in tokens."""
         return self.config.max_positions
 
+    @property
+    def max_cached_length(self) -> int:
+        """The longest sequence that can be written with caches, in tokens."""
+        return self.max_length
+
     def shard_units(self) -> list[nn.Module]:
         """Return the decoder's blocks in forward order."""
         return list(self.decoder.layers)
@@ -260,7 +265,7 @@ class DecoderModel(Model):
         rows, width = input_ids.shape
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         check_left_padded(mask)
-        check_length(width + max_new_tokens, self.max_length, f"a prompt of {width} and {max_new_tokens} new tokens")
+        check_length(width + max_new_tokens, self.max_cached_length, f"a prompt of {width} and {max_new_tokens} new tokens")
         state = DecodingState(mask, new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight))
         return self._decode(input_ids, state), state
 

@@ -152,6 +152,19 @@ class Llama(DecoderModel):
         return DecoderEmbeddings(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
 
     @property
+    def max_length(self) -> int:
+        """The longest sequence, in tokens: dynamic scaling stretches positions as far as its factor."""
+        scaling = self.config.rope_scaling
+        if scaling is None or scaling["kind"] != "dynamic":
+            return self.config.max_positions
+        return int(self.config.max_positions * scaling["factor"])
+
+    @property
+    def max_cached_length(self) -> int:
+        """The longest sequence that can be written with caches: beyond it dynamic scaling would turn earlier keys anew."""
+        return self.config.max_positions
+
+    @property
     def residual_scale(self) -> float:
         """Factor on a sublayer's output before it is added (MiniCPM)."""
         return 1.0

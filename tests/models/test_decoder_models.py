@@ -62,6 +62,17 @@ def test_every_rotary_scaling_equals_transformers(rope):
         torch.testing.assert_close(ours(ids).logits, theirs(ids).logits, rtol=0, atol=1e-5)
 
 
+def test_dynamic_scaling_reaches_beyond_the_positions_but_not_with_caches():
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    ours, theirs = pair("llama", "causal_lm", rope_parameters=rope, max_position_embeddings=8)
+    ids = torch.randint(2, 40, (2, 16), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ours(ids).logits, theirs(ids).logits, rtol=0, atol=1e-5)
+    with pytest.raises(DataError, match="17 tokens, limit 16"):
+        ours(torch.ones(1, 17, dtype=torch.long))
+    with pytest.raises(DataError, match=r"9 tokens, limit 8 \(a prompt of 6 and 3 new tokens\)"):
+        ours.prefill(ids[:, :6], None, 3)
+
+
 @pytest.mark.parametrize("window", [1, 2, 3, 7, 20])
 def test_the_window_of_mistral_equals_transformers(window):
     ours, theirs = pair("mistral", "causal_lm", sliding_window=window)

@@ -26,6 +26,7 @@ VARIANTS = {
     "no scales": ({}, {"scale_emb": 1, "scale_depth": 3**0.5, "dim_model_base": 24}),
     "defaults": ({}, dict.fromkeys(SCALES, 1)),
     "other theta and biases": ({"rope_theta": 500.0, "attention_bias": True, "rms_norm_eps": 1e-4}, {}),
+    "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 8}, {}),
     "stretched positions": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, {}),
 }
 
