@@ -2,8 +2,8 @@
 
 "Ours" is Hugging Face's name here and "theirs" is ModelCenter's. In ModelCenter every sublayer has its norm before it:
 
-- BERT and RoBERTa: the norm after the embeddings is the attention norm of layer 0, the one after layer i is the attention norm of
-  layer i + 1, and the one after the last layer is `output_layernorm`;
+- BERT, RoBERTa and Longformer: the norm after the embeddings is the attention norm of layer 0, the one after layer i is the
+  attention norm of layer i + 1, and the one after the last layer is `output_layernorm`;
 - GPT-J: its one norm stands there twice;
 - T5: everything that adds to the residual is divided by 100, so that float16 holds it: the token table and `attention_out`, and of
   the feed-forward network w_out by 10 and w (or w_1, behind the gate) by 10;
@@ -12,15 +12,15 @@
 
 from collections.abc import Callable
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from modelzoo.converters.family import Task
 from modelzoo.converters.mapping import Ignore, Mapping, Rule, Tied, modules
-from modelzoo.converters.ops import Chain, Concat, Copy, Operation, Shape, Transpose
+from modelzoo.converters.ops import Chain, Concat, Copy, Operation, Transpose
 from modelzoo.converters.value_ops import DropRows, Scale
 
-__all__ = ["FAMILIES", "KEPT", "Layout", "head_prefix", "shape_of"]
+__all__ = ["FAMILIES", "KEPT", "Layout", "head_prefix"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ _LAYER = "{layer}"
 
 def head_prefix(family: str) -> str:
     """Return the beginning of the keys of a head of masked language modelling."""
-    return "lm_head." if family in ("bert", "roberta") else "output_projection."
+    return "lm_head." if family in ("bert", "roberta", "longformer") else "output_projection."
 
 
 def _attention(ours: str, names: tuple[str, ...], theirs: str, *, has_bias: bool, out: Operation | None = None) -> tuple[Rule, ...]:
@@ -80,7 +80,7 @@ def _post_norm(prefix: str, num_layers: int) -> tuple[Rule, ...]:
 
 
 def _bert_like(name: str, head: str, norm: str, values: MappingABC[str, Any], layout: Layout) -> Mapping:
-    """Return the table of BERT or RoBERTa; `head` and `norm` are their names in the head of masked language modelling."""
+    """Return the table of BERT and its like; `head` and `norm` are their names in the head of masked language modelling."""
     prefix = f"{name}." if layout.has_head else ""
     ours, theirs = f"{prefix}encoder.layer.{_LAYER}", f"encoder.layers.{_LAYER}"
     names = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
@@ -113,6 +113,15 @@ def _bert(values: MappingABC[str, Any], layout: Layout) -> Mapping:
 
 def _roberta(values: MappingABC[str, Any], layout: Layout) -> Mapping:
     return _bert_like("roberta", "lm_head", "lm_head.layer_norm", values, layout)
+
+
+def _longformer(values: MappingABC[str, Any], layout: Layout) -> Mapping:
+    table = _bert_like("longformer", "lm_head", "lm_head.layer_norm", values, layout)
+    ours = f"{'longformer.' if layout.has_head else ''}encoder.layer.{_LAYER}.attention.self"
+    theirs = f"encoder.layers.{_LAYER}.self_att.self_attention"
+    names = (("query", "q"), ("key", "k"), ("value", "v"))
+    rules = (rule for name, letter in names for rule in modules(f"{ours}.{name}_global", f"{theirs}.project_{letter}_global"))
+    return replace(table, rules=(*table.rules, *rules))
 
 
 def _output(layout: Layout, op: Operation | None = None) -> tuple[tuple[Rule, ...], tuple[Ignore, ...]]:
@@ -234,6 +243,7 @@ def _t5(values: MappingABC[str, Any], layout: Layout) -> Mapping:
 FAMILIES: dict[str, tuple[Callable[[MappingABC[str, Any], Layout], Mapping], Task]] = {
     "bert": (_bert, "masked_lm"),
     "roberta": (_roberta, "masked_lm"),
+    "longformer": (_longformer, "masked_lm"),
     "gpt2": (_gpt2, "causal_lm"),
     "gptj": (_gptj, "causal_lm"),
     "llama": (_llama, "causal_lm"),
@@ -245,51 +255,3 @@ FAMILIES: dict[str, tuple[Callable[[MappingABC[str, Any], Layout], Mapping], Tas
 
 KEPT: dict[str, Task] = {"cpm1": "causal_lm", "cpm2": "seq2seq_lm", "cpm3": "causal_lm", "glm-10b": "causal_lm"}
 """The families that have ModelCenter's names here too, because transformers has no such model, and the task of their files."""
-
-# Shapes by the end of ModelCenter's key: D dim_model, A query rows, K key and value rows, F dim_ff, V rows of the vocabulary.
-_SHAPES: dict[str, str] = {
-    "input_embedding.weight": "VD",
-    "position_embedding.weight": "PD",
-    "token_type_embedding.weight": "TD",
-    "project_q.weight": "AD",
-    "project_q.bias": "A",
-    "project_k.weight": "KD",
-    "project_k.bias": "K",
-    "project_v.weight": "KD",
-    "project_v.bias": "K",
-    "attention_out.weight": "DA",
-    "w_in.w.weight": "FD",
-    "w_in.w.bias": "F",
-    "w_in.w_0.weight": "FD",
-    "w_in.w_1.weight": "FD",
-    "w_out.weight": "DF",
-    "dense.weight": "DD",
-    "decoder.weight": "VD",
-    "decoder.bias": "V",
-    "output_projection.weight": "VD",
-    "output_projection.bias": "V",
-    "relative_attention_bias": "BN",
-}
-
-
-def shape_of(key: str, values: MappingABC[str, Any], layout: Layout) -> Shape:
-    """Return the shape that one of ModelCenter's tensors has by its config.
-
-    Args:
-        key: Its name, as the tables write it.
-        values: The config's values by our names.
-        layout: What the file's tensors say.
-    """
-    letters = next((shape for end, shape in _SHAPES.items() if key == end or key.endswith(f".{end}")), "D")
-    sizes = {
-        "V": values["vocab_size"] + layout.padding_rows,
-        "D": values["hidden_size"],
-        "A": values["num_heads"] * values["head_size"],
-        "K": values.get("num_key_value_heads", values["num_heads"]) * values["head_size"],
-        "F": values["intermediate_size"],
-        "P": values.get("position_rows", values.get("max_positions")),
-        "T": values.get("type_vocab_size"),
-        "B": values.get("num_buckets"),
-        "N": values["num_heads"],
-    }
-    return tuple(int(sizes[letter]) for letter in letters)

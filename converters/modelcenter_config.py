@@ -17,7 +17,7 @@ KNOWN_KEYS = frozenset((
     "pos_init_mean", "pos_init_std", "position_bias_num_buckets", "position_bias_max_distance", "norm_init_var", "norm_bias",
     "norm_eps", "att_init_mean", "att_init_std", "att_bias", "att_mask_value", "ffn_init_mean", "ffn_init_std", "ffn_bias",
     "ffn_activate_fn", "proj_init_mean", "proj_init_std", "proj_bias", "length_scale", "attn_scale", "half", "int8", "tied",
-    "cls_head", "post_layer_norm", "use_cache", "pad_token_id", "scale",
+    "cls_head", "post_layer_norm", "use_cache", "pad_token_id", "scale", "sep_tok_id", "attention_window",
 ))  # fmt: skip
 """What ModelCenter's config classes of these families take."""
 
@@ -28,7 +28,8 @@ _HUGGING_FACE_KEYS = frozenset((
 """Keys of Hugging Face's configs that no config of ModelCenter has."""
 
 _ONLY = {
-    "type_size": ("bert", "roberta"),
+    "type_size": ("bert", "roberta", "longformer"),
+    "attention_window": ("longformer",),
     "pos_rotary_dim": ("gptj",),
     "num_heads_kv": ("llama",),
     "num_encoder_layers": ("t5", "mt5"),
@@ -159,6 +160,21 @@ TABLES: dict[str, ConfigTable] = {
         _ENCODER,
         sizes=(50265, 1024, 16, 64, 4096),
         norm_eps=1e-5,
+        tied=True,
+        activations=_PLAIN,
+    ),
+    "longformer": _table(
+        (
+            _layers(12),
+            _positions(512),
+            Field("type_vocab_size", "type_size", 2, size(2**16)),
+            Field("pad_token_id", "pad_token_id", 1, token_id),
+            Field("sep_token_id", "sep_tok_id", 2, token_id),
+            Field("attention_window", "attention_window", 512, size(2**22)),
+        ),
+        _ENCODER,
+        sizes=(119547, 768, 12, 64, 3072),
+        norm_eps=1e-12,
         tied=True,
         activations=_PLAIN,
     ),

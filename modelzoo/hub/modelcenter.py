@@ -66,8 +66,8 @@ def convert_modelcenter(
     Args:
         source: The folder with config.json and pytorch_model.pt.
         target: The new folder.
-        family: bert, roberta, gpt2, gptj, llama, opt, t5 (v1.0, v1.1, FLAN) or mt5. The files do not say it: BERT and RoBERTa
-            have the same names and the same keys.
+        family: bert, roberta, longformer, gpt2, gptj, llama, opt, t5 (v1.0, v1.1, FLAN) or mt5. The files do not say it: BERT and
+            RoBERTa have the same names and the same keys.
         allow_pickle: Must be on, because the file is a pickle; torch's restricted reader reads it.
         dtype: "auto" (the file's), "float32", "float16" or "bfloat16".
         residual_scale: For T5 alone: 100 for t5, t5-v1_1 and mt5, 1 for flan-t5. The files do not say it, unless the config has
@@ -196,7 +196,7 @@ def _texts(found: Source, dtype: torch.dtype) -> dict[str, bytes]:
     folder = found.checkpoint.folder
     for name in COPIED_FILES:
         # RoBERTa's vocab.txt of ModelCenter's is a list that no tokenizer of Hugging Face's reads.
-        if (folder / name).exists() and (name != "vocab.txt" or found.family == "bert"):
+        if (folder / name).exists() and (name != "vocab.txt" or found.family in ("bert", "longformer")):
             texts[name] = check_inside(folder, name).read_bytes()
     return texts
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from modelzoo.converters import Mapping, Match, Task, TensorInfo, match
 from modelzoo.converters.matching import raise_if_unfit
-from modelzoo.converters.modelcenter import FAMILIES, Layout, head_prefix, shape_of
+from modelzoo.converters.modelcenter import FAMILIES, Layout, head_prefix
 from modelzoo.converters.modelcenter_config import read_values
+from modelzoo.converters.modelcenter_shapes import shape_of
 from modelzoo.errors import CheckpointError, listing
 from modelzoo.hub.checkpoint import Checkpoint
 from modelzoo.hub.files import shown
@@ -25,7 +26,7 @@ TABLE = "input_embedding.weight"
 SEQ2SEQ = ("t5", "mt5")
 """The families whose residual was divided."""
 
-_ENCODERS = ("bert", "roberta")
+_ENCODERS = ("bert", "roberta", "longformer")
 _STACKS = ("encoder", "decoder")
 
 

@@ -42,9 +42,9 @@ def put_attention(out: dict[str, Tensor], name: str, theirs: dict[str, Tensor], 
 
 
 def bert(family: str = "bert", **options: Any) -> Files:
-    """BERT or RoBERTa with its head: each norm stands before the sublayer that comes after it."""
-    kind = {"bert": "Bert", "roberta": "Roberta"}[family]
-    types, pad = {"bert": (2, 0), "roberta": (1, 1)}[family]
+    """BERT, RoBERTa or Longformer with its head: each norm stands before the sublayer that comes after it."""
+    kind = {"bert": "Bert", "roberta": "Roberta", "longformer": "Longformer"}[family]
+    types, pad = {"bert": (2, 0), "roberta": (1, 1), "longformer": (2, 1)}[family]
     fields = SIZES | {"max_position_embeddings": 20, "type_vocab_size": types, "pad_token_id": pad} | options
     config = getattr(transformers, f"{kind}Config")(**fields)
     model = randomised(getattr(transformers, f"{kind}ForMaskedLM")(config))
@@ -60,17 +60,20 @@ def bert(family: str = "bert", **options: Any) -> Files:
         put(out, f"{ours}.self_att.layernorm_before_attention", theirs, norm)
         names = [f"{source}.attention.{name}" for name in ("self.query", "self.key", "self.value", "output.dense")]
         put_attention(out, f"{ours}.self_att", theirs, names)
+        for letter, name in zip("qkv", ("query", "key", "value"), strict=True):
+            put(out, f"{ours}.self_att.self_attention.project_{letter}_global", theirs, f"{source}.attention.self.{name}_global")
         put(out, f"{ours}.ffn.layernorm_before_ffn", theirs, f"{source}.attention.output.LayerNorm")
         put(out, f"{ours}.ffn.ffn.w_in.w", theirs, f"{source}.intermediate.dense")
         put(out, f"{ours}.ffn.ffn.w_out", theirs, f"{source}.output.dense")
         norm = f"{source}.output.LayerNorm"
     put(out, "encoder.output_layernorm", theirs, norm)
     put(out, "pooler.dense", theirs, f"{family}.pooler.dense")
-    head = {"bert": "cls.predictions.transform", "roberta": "lm_head"}[family]
+    head = "cls.predictions.transform" if family == "bert" else "lm_head"
     put(out, "lm_head.dense", theirs, f"{head}.dense")
     put(out, "lm_head.layer_norm", theirs, f"{head}.{'LayerNorm' if family == 'bert' else 'layer_norm'}")
     put(out, "lm_head.decoder", theirs, "cls.predictions.decoder" if family == "bert" else "lm_head.decoder")
     config = SHAPE | {"position_size": 20, "type_size": types, "tied": bool(options.get("tie_word_embeddings", True))}
+    config |= {"attention_window": options["attention_window"]} if family == "longformer" else {}
     return model, config | ({"norm_eps": 1e-12} if family == "roberta" else {}), out
 
 

@@ -19,6 +19,7 @@ EXACT: dict[str, tuple[str, Callable[[], files.Files]]] = {
     "bert untied": ("bert", lambda: files.bert(tie_word_embeddings=False)),
     "roberta": ("roberta", lambda: files.bert("roberta")),
     "roberta untied": ("roberta", lambda: files.bert("roberta", tie_word_embeddings=False)),
+    "longformer": ("longformer", lambda: files.bert("longformer", attention_window=4)),
     "gpt2": ("gpt2", files.gpt2),
     "gpt2 with an even vocabulary": ("gpt2", lambda: files.gpt2(padded=False)),
     "gpt2 of early files": ("gpt2", lambda: files.gpt2(stack="decoder")),
@@ -142,6 +143,16 @@ def test_a_published_t5_whose_config_says_untied_is_tied_by_its_tensors(tmp_path
     convert_modelcenter(source, tmp_path / "untied", "t5", allow_pickle=True, residual_scale=100, dtype="float32")
     assert "lm_head.weight" in load_file(tmp_path / "untied" / "model.safetensors")
     assert verify(tmp_path / "untied", local_files_only=True).is_equal
+
+
+def test_keys_of_initialisation_and_precision_are_known_and_others_are_said(tmp_path: Path) -> None:
+    _, config, tensors = files.bert("roberta")
+    config |= {"emb_init_mean": 0.0, "emb_init_std": 1, "att_mask_value": "-1e4", "half": True, "int8": False, "proj_bias": True}
+    source = files.written(tmp_path / "old", config, tensors)
+    assert convert_modelcenter(source, tmp_path / "new", "roberta", allow_pickle=True).notes == ()
+    source = files.written(tmp_path / "old", config | {"my_key": 1}, tensors)
+    report = convert_modelcenter(source, tmp_path / "other", "roberta", allow_pickle=True)
+    assert report.notes == ("keys of config.json that are not read: my_key",)
 
 
 def test_mt5_is_never_tied(tmp_path: Path) -> None:
