@@ -1,4 +1,4 @@
-"""A folder of ModelCenter's (config.json without model_type, pytorch_model.pt) loads as it is, and is saved as one that says all."""
+"""ModelCenter's folders (config.json without model_type, pytorch_model.pt) load as they are, and are saved as ones that say all."""
 
 import json
 from pathlib import Path
