@@ -59,6 +59,19 @@ def test_the_classifier_reads_the_first_token_or_the_mean(pooling: str, tmp_path
     assert torch.allclose(model(ids[2:, 2:]).logits[0], padded[2], atol=1e-4)  # rotary positions are relative
 
 
+@pytest.mark.parametrize("width", [12, 13, 32])
+def test_long_texts_without_a_mask_equal_transformers(width: int, tmp_path: Path) -> None:
+    theirs = saved(tmp_path, "MaskedLM")
+    ids = torch.randint(3, 40, (2, width))
+    assert torch.allclose(modelzoo.from_pretrained(tmp_path)(ids).logits, theirs(ids).logits, atol=2e-5)
+
+
+def test_a_layout_is_packed_only_where_windows_save_work() -> None:
+    model = ModernBert.from_config(ModernBertConfig(vocab_size=40, num_layers=1, local_attention=6, pad_token_id=0))
+    packed = [model._layout(torch.ones(1, width, dtype=torch.long), None, None, None).is_packed for width in (12, 13)]
+    assert packed == [False, True]
+
+
 def test_sparse_prediction_has_the_same_loss(tmp_path: Path) -> None:
     theirs = saved(tmp_path, "MaskedLM", sparse_prediction=True)
     ids = torch.randint(3, 40, (2, 12))
