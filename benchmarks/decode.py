@@ -5,8 +5,9 @@
 
 `gpt2` has GPT-2-small's sizes, `llama-135m` those of SmolLM2-135M. Both sides hold the same weights, read the same prompts and
 write the same number of tokens; a checksum over the tokens shows that they are equal. The first call is not counted. `modelzoo`
-packs its weights in every call, `held` once for all of them, `plain` is modelzoo without prepacked weights; `read` is the speed at which this machine reads memory, which bounds writing at batch 1. The
-weights are drawn once and kept in the system's folder for temporary files.
+packs its weights in every call, `held` once for all of them, `plain` is modelzoo without prepacked weights; `read` is the speed at
+which this machine reads memory, which bounds writing at batch 1. The weights are drawn once and kept in the system's folder for
+temporary files.
 """
 
 import argparse
