@@ -1,86 +1,225 @@
-"""The small harbour town that the demo's texts are about: its words, and what a kind of fact is.
+"""What the demo's texts are made of: hand-written sentences about a stay at an inn, by subject and by how it went.
 
-A sentence pattern has the slots {k} (what the fact is about), {v} (its value), {w} (another value, which does not hold), and in
-presents {o} (what was given). patterns.py has the patterns, make_data.py turns them
-into passages and questions.
+`{dish}`, `{part}`, `{person}`, `{coin}`, `{name}`, `{inn}` and `{month}` stand for one of the words listed at the end. The first
+`NUM_TRAINING_SENTENCES` of each list are for the training rows, the others for the validation rows.
 """
 
-from __future__ import annotations
+NUM_TRAINING_SENTENCES = 7
 
-from dataclasses import dataclass
+SENTENCES = {
+    "food": {
+        "good": (
+            "the {dish} came hot and full of flavour",
+            "nobody left a crumb of the {dish}",
+            "the cook knows how to make {dish}",
+            "we asked for a second plate of {dish}",
+            "the {dish} tasted fresh from the sea",
+            "even the children finished their {dish}",
+            "the smell of the {dish} alone was worth the walk",
+            "supper was generous and well seasoned",
+            "the {dish} was the best in years",
+            "every bite of the {dish} was a delight",
+            "the kitchen sent out a splendid {dish}",
+            "breakfast was rich and served warm",
+        ),
+        "bad": (
+            "the {dish} arrived cold and without salt",
+            "half of the {dish} went back to the kitchen",
+            "the cook had burnt the {dish}",
+            "we left most of the {dish} on the plate",
+            "the {dish} tasted of old oil",
+            "even the dog refused the {dish}",
+            "the smell of the {dish} drove us out",
+            "supper was scanty and dull",
+            "the {dish} was the worst in years",
+            "after two bites of the {dish} we gave up",
+            "the kitchen sent out a watery {dish}",
+            "breakfast was stale and served late",
+        ),
+    },
+    "room": {
+        "good": (
+            "the bed was soft and the sheets were clean",
+            "our window looked out on the quiet harbour",
+            "the {part} had just been painted",
+            "we slept until noon under thick blankets",
+            "the stove kept the chamber cosy all night",
+            "there was space for all our trunks",
+            "the {part} shone and nothing creaked",
+            "a bunch of lavender lay on the pillow",
+            "morning light filled the tidy chamber",
+            "the mattress was firm and new",
+            "not a sound came through the walls at night",
+            "the {part} was dry and neat",
+        ),
+        "bad": (
+            "the bed was hard and the sheets were damp",
+            "our window faced a noisy yard",
+            "the {part} was covered in mould",
+            "we lay awake under thin blankets",
+            "the stove smoked and the chamber stayed freezing",
+            "there was hardly space to stand",
+            "the {part} was broken and everything creaked",
+            "a mouse ran over the pillow",
+            "dust lay thick in the dark chamber",
+            "the mattress sagged like a net",
+            "shouting came through the walls at night",
+            "the {part} leaked whenever it rained",
+        ),
+    },
+    "staff": {
+        "good": (
+            "the {person} greeted us like old friends",
+            "the {person} carried our bags without being asked",
+            "everybody answered our questions with patience",
+            "the {person} remembered our names",
+            "the {person} found a doctor for us within the hour",
+            "nobody ever kept us waiting at the desk",
+            "the {person} smiled and told us stories",
+            "the {person} mended my coat as a favour",
+            "help came the moment we rang",
+            "the {person} was kind to our grandmother",
+            "the {person} walked us to the ferry with a lamp",
+            "the {person} apologised for a small mistake and made it right",
+        ),
+        "bad": (
+            "the {person} shouted at us from the door",
+            "the {person} let us drag our bags alone",
+            "everybody sighed when we asked a question",
+            "the {person} mixed up our names and laughed",
+            "the {person} would not call a doctor for us",
+            "we were kept waiting at the desk for an hour",
+            "the {person} scowled and said nothing",
+            "the {person} tore my coat and shrugged",
+            "no help came however often we rang",
+            "the {person} was rude to our grandmother",
+            "the {person} sent us to the ferry in the dark",
+            "the {person} blamed us for a mistake and walked off",
+        ),
+    },
+    "price": {
+        "good": (
+            "the bill was smaller than we had feared",
+            "for so few {coin} one could not ask for more",
+            "they charged nothing for the little one",
+            "we paid less than in any other town",
+            "the last night was given to us for free",
+            "a handful of {coin} went a long way there",
+            "we counted the {coin} and the sum was fair",
+            "our purse was hardly lighter when we left",
+            "they took a third off because we stayed a week",
+            "it cost no more than a night in a barn",
+            "the bargain still makes us smile",
+            "the owner handed back the {coin} we had paid twice",
+        ),
+        "bad": (
+            "the bill was twice what we had agreed",
+            "for so many {coin} one could have bought a boat",
+            "they charged extra for the little one",
+            "we paid more than in any other town",
+            "the last night was counted two times",
+            "a handful of {coin} was gone before we sat down",
+            "the sum was wrong by many {coin}",
+            "our purse was empty when we left",
+            "they added a third because we stayed only one night",
+            "it cost as much as a night in a palace",
+            "the swindle still makes us angry",
+            "the owner kept the {coin} we had paid twice",
+        ),
+    },
+}
 
+QUESTIONS = {
+    "food": (
+        "was the food good",
+        "did they enjoy their meals",
+        "would you eat there again",
+        "did the guests like what they were served",
+        "was it a treat to dine there",
+    ),
+    "room": (
+        "was the room comfortable",
+        "did they rest well",
+        "was their chamber pleasant",
+        "could one sleep soundly there",
+        "would you like to spend a night in that room",
+    ),
+    "staff": (
+        "were the people of the inn helpful",
+        "was the service friendly",
+        "did the servants treat them well",
+        "were they welcome",
+        "could they count on the staff",
+    ),
+    "price": (
+        "was it cheap",
+        "did they get good value",
+        "was the bill fair",
+        "were they content with what they paid",
+        "did the stay spare their money",
+    ),
+}
 
-def words(text: str) -> tuple[str, ...]:
-    """The words of `text`."""
-    return tuple(text.split())
-
-
-PEOPLE = words(
-    "Anna Bram Clara David Edda Finn Greta Hugo Ida Jonas Karin Lars Maud Nils Olga Piet Runa Simon Tilda Ulf Vera "
-    "Willem Agnes Boris"
+OPENINGS = (
+    "{name} stayed at the {inn} in {month}",
+    "in {month} {name} took a room at the {inn}",
+    "{name} wrote to us from the {inn}",
+    "here is what {name} says about the {inn}",
+    "{name} spent three nights at the {inn}",
+    "on the way home {name} stopped at the {inn}",
 )
-THINGS = words(
-    "lamp net anchor kettle ladder rope bell map key basket barrel compass lantern saw hammer bucket telescope blanket "
-    "teapot violin kite clock mirror chest"
+
+NEUTRAL = (
+    "it rained in the evening",
+    "the children played on the pier",
+    "at noon the bells rang",
+    "a dog followed us to the gate",
+    "the post came late that week",
+    "gulls cried over the roofs",
+    "the ferry left at nine",
+    "fog lay over the bay",
+    "the market stood in the square",
+    "somebody played the fiddle next door",
 )
-PAINTED = words("door gate boat cart bench fence shed hut wagon raft sledge kiosk pump chair")
-PLACES = words("lighthouse chapel mill smithy bakery school inn library boathouse station museum dairy brewery stable barn attic")
-COLOURS = words("red blue green yellow white black grey brown orange pink")
-JOBS = words("baker smith teacher sailor carpenter doctor painter gardener miller fisher clerk cook")
-ANIMALS = words("goat cat dog parrot pony hen goose rabbit tortoise donkey duck sheep")
-FOODS = words("tea coffee cocoa soup plums pears cheese honey herring bread cider porridge")
-DAYS = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
-BOATS = words("Heron Petrel Gannet Otter Swan Puffin Dolphin Comet Tern Marlin Swallow Beacon")
-ISLANDS = words("Holm Skarn Tarva Lund Birka Fenno Rostock Vesper Mossy Gull")
-GOODS = words("candle loaf brush ribbon notebook spoon button napkin lemon pillow whistle stamp")
-NUMBERS = words("two three four five six seven eight nine ten")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """One kind of fact: a key, its value, and the ways to say and to ask it.
-
-    Args:
-        name: the kind's name.
-        keys: what the facts are about.
-        values: what may be said of them; empty for an ordering, where the value is another key.
-        says: sentences that state the fact.
-        contrasts: sentences that state it and deny {w}, or give {w} as what held before.
-        asks: yes/no questions whose answer is yes when the fact holds.
-        wh: open questions, each with its short answer, separated by "|".
-    """
-
-    name: str
-    keys: tuple[str, ...]
-    values: tuple[str, ...] = ()
-    says: tuple[str, ...]
-    contrasts: tuple[str, ...] = ()
-    asks: tuple[str, ...]
-    wh: tuple[str, ...] = ()
-
-
-SCENES = (
-    "It rained all morning.",
-    "The wind came from the west.",
-    "The harbour was quiet.",
-    "Gulls sat on every roof.",
-    "There was fog over the water.",
-    "The tide was low.",
-    "In the evening the lights went on one by one.",
-    "It was the first warm day of the year.",
-    "Nobody was in a hurry.",
-    "The sea was calm and the sky was clear.",
-    "Snow lay on the quay.",
-    "Children played on the sand.",
-    "The whole town smelled of smoke and salt.",
-    "A letter had come with the morning mail.",
-    "It was market day, and the streets were full.",
-    "At noon everybody went home to eat.",
-    "The old people sat in the sun and talked.",
-    "Much had changed in the town since the storm.",
-    "Not much happens here in winter.",
-    "There was music in the square that night.",
-    "The summer guests had left.",
-    "A stranger would not notice any of this.",
+# Verdicts stand in the pretraining texts alone. The word in braces says how the stay went, and is hidden most of the time: to fill
+# it in, the model has to learn which sentences speak of a good stay and which of a bad one.
+VERDICTS = (
+    ("all in all it was a {} stay", "happy", "wretched"),
+    ("we shall {} come back", "gladly", "never"),
+    ("we left with a {} heart", "light", "heavy"),
+    ("in short, it was {}", "lovely", "dreadful"),
+    ("{} days they were", "fine", "awful"),
+    ("my verdict is {}", "praise", "blame"),
+    ("I {} those days", "loved", "hated"),
+    ("friends, you should {} that house", "visit", "avoid"),
 )
-JOINS = ("{a}, and {b}", "{a}, while {b}", "{a}, but {b}", "{a}; {b}")
+
+WORDS = {
+    "dish": ("soup", "stew", "pie", "fish", "porridge", "omelette", "roast", "pudding"),
+    "part": ("floor", "ceiling", "wardrobe", "door", "washstand", "window frame"),
+    "person": ("porter", "landlady", "waiter", "maid", "clerk", "stable boy", "innkeeper"),
+    "coin": ("crowns", "shillings", "florins", "guilders"),
+    "name": (
+        "Anna",
+        "Olaf",
+        "Mira",
+        "Jonas",
+        "Edda",
+        "Ruth",
+        "Peter",
+        "Klara",
+        "Hugo",
+        "Lena",
+        "Otto",
+        "Ida",
+        "Marta",
+        "Finn",
+        "Vera",
+        "Emil",
+        "Nora",
+        "Karl",
+    ),
+    "inn": ("Anchor", "Blue Heron", "Old Mill", "Lantern", "Three Herrings", "Golden Oar", "Ferry House", "Seagull"),
+    "month": ("January", "March", "April", "June", "July", "October", "November"),
+}
