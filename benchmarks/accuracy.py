@@ -2,8 +2,8 @@
 
     python benchmarks/accuracy.py MODEL_FOLDER BOOLQ_JSONL [--train 1200] [--test 400] [--epochs 2] [--seeds 0 1 2]
 
-Rows are shuffled once with seed 0 and cut into training and test rows. Both sides: batch 16, AdamW with learning rate 5e-5 and weight
-decay 0.01 (not on biases and norms), linear schedule with 6 % warm-up, clipping at 1, limit 256 tokens (the passage is cut),
+Rows are shuffled once with seed 0 and cut into training and test rows. Both sides: batch 16, AdamW with learning rate 5e-5 and
+weight decay 0.01 (not on biases and norms), linear schedule with 6 % warm-up, clipping at 1, limit 256 tokens (the passage is cut),
 evaluation after each epoch; the best epoch counts. Every run is a fresh process; a line is printed as each one ends.
 """
 

@@ -79,7 +79,8 @@ def hide(tokenizer: Tokenizer, verdict_ids: frozenset[int], rng: random.Random) 
 
 def batches(tokenizer: Tokenizer, num_steps: int, rng: random.Random) -> Iterator[dict[str, Tensor]]:
     """Return the batches of the whole training."""
-    verdict_ids = frozenset(tokenizer.token_to_id(word.lower()) for word in VERDICT_WORDS)
+    vocabulary = tokenizer.get_vocab()
+    verdict_ids = frozenset(vocabulary[word.lower()] for word in VERDICT_WORDS)
     for _ in range(num_steps):
         rows = [hide(tokenizer, verdict_ids, rng) for _ in range(BATCH_SIZE)]
         width = max(len(ids) for ids, _, _ in rows)

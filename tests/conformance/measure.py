@@ -57,8 +57,8 @@ def page(facts: dict[str, Any]) -> str:
         "",
         "Every figure is the worst over all tasks and variants of tiny random models against transformers "
         f"{facts['transformers']} (torch {facts['torch']}, float32, {facts['date']}): the largest difference of an output, over "
-        "its size where that is above 1, and the largest difference of a gradient. A family without a figure is one that transformers "
-        "does not have: it is tested against a naive model written from the paper.",
+        "its size where that is above 1, and the largest difference of a gradient. A family without a figure is one that "
+        "transformers does not have: it is tested against a naive model written from the paper.",
         "",
         "| model_type | class | tasks | compared | outputs | gradients |",
         "|---|---|---|---|---|---|",
