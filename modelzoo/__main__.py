@@ -1,6 +1,16 @@
-"""`python -m modelzoo`, which is also what torchrun starts: `torchrun --nproc-per-node 2 -m modelzoo train RECIPE`."""
+"""`python -m modelzoo`, and what torchrun starts: `torchrun -m modelzoo train RECIPE`."""
+
+import os
+import sys
 
 from modelzoo.cli import main
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    code = main()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # All is closed and written by now. torch's communication threads can abort a rank while the interpreter is taken down
+        # ("terminate called without an active exception"), and torchrun would call a finished run failed.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

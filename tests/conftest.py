@@ -2,9 +2,18 @@
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# One thread a process, before anything imports torch, also in the processes that tests start: tiny models gain nothing from more,
+# and with more the order of a sum depends on what else the machine does.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+# A shell that starts a job in the background has it ignore Ctrl-C; the tests of Ctrl-C need Python's own handler.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTDATA = Path(os.environ.get("MODELZOO_TESTDATA", ROOT.parent / "shared" / "testdata"))
