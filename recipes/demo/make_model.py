@@ -3,7 +3,8 @@
     python recipes/demo/make_model.py        about six minutes on one core
 
 No text has a question's answer in it. A text is a stay at an inn: an opening, some sentences about what went well or badly, and a
-verdict whose one telling word is hidden most of the time. The same seed, version of torch and single thread give the same model.
+verdict whose one telling word is hidden most of the time. Two runs give models of one kind and not the same bytes, because the
+tokenizer's trainer breaks ties in another order each time.
 """
 
 import argparse
@@ -136,7 +137,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3000, help="training steps of 32 texts")
     parser.add_argument("--seed", type=int, default=0, help="of the texts and of the first weights")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # another number of threads adds in another order
+    torch.set_num_threads(1)  # a model of this size gains nothing from more
     torch.manual_seed(arguments.seed)
     rng = random.Random(arguments.seed)
     tokenizer = train_tokenizer(rng)
