@@ -105,6 +105,7 @@ def verify(
         for what, names in (("drawn anew by transformers", found.missing), ("in the folder, not used", found.unexpected)):
             if names:
                 say(f" {what}: {', '.join(names)}")
-        say(f" {'equal' if found.is_equal else 'NOT equal'} within {tolerance:g}")
+        scaled = " of the outputs' size" if any(size > 1 for size in found.sizes.values()) else ""
+        say(f" {'equal' if found.is_equal else 'NOT equal'} within {tolerance:g}{scaled}")
     if not found.is_equal:
         raise typer.Exit(1)

@@ -25,7 +25,7 @@ from modelzoo.errors import InputError, ModelZooError, closest
 __all__ = ["COMMANDS", "build_app", "main"]
 
 COMMANDS = (
-    Command("start", demo, "[key=value ...]", "two-minute run on two cores, nothing from the network", takes_settings=True),
+    Command("start", demo, "[key=value ...]", "ten seconds on two cores, nothing from the network", takes_settings=True),
     Command("", recipes, "", "complete runs that ship with the project"),
     Command("", init, "RECIPE", "copy a recipe here to edit it"),
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
