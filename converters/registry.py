@@ -6,6 +6,7 @@ from modelzoo.converters.cpm2 import CPM2
 from modelzoo.converters.cpm3 import CPM3
 from modelzoo.converters.cpm_ant import CPM_ANT
 from modelzoo.converters.cpm_bee import CPM_BEE
+from modelzoo.converters.dinov2 import DINOV2
 from modelzoo.converters.distilbert import DISTILBERT
 from modelzoo.converters.electra import ELECTRA
 from modelzoo.converters.family import FamilyConverter
@@ -50,6 +51,7 @@ _CONVERTERS = {
         QWEN2_MOE,
         CPM3,
         VIT,
+        DINOV2,
         CPM_BEE,
         MINICPM,
         GLM_10B,

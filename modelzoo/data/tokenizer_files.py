@@ -38,6 +38,8 @@ _DEFAULT_TOKENS: dict[Kind, dict[str, str]] = {
     "generic": {},
 }  # fmt: skip
 _SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "vocab.model")
+_SENTENCEPIECE_READERS = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
+"""What transformers reads such a file with: package to module."""
 # Roles that a bare tokenizer.json does not name; the text is looked up in its vocabulary.
 _USUAL_TOKENS = {
     "unk_token": ("[UNK]", "<unk>"),
@@ -234,8 +236,9 @@ def _from_transformers(folder: Path) -> Backend:
     try:
         slow = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # anything may come out of a foreign folder; the cause stays attached
-        needs_sentencepiece = _has_any(folder, _SENTENCEPIECE_FILES) and find_spec("sentencepiece") is None
-        action = "pip install sentencepiece protobuf" if needs_sentencepiece else "add its tokenizer.json"
+        lacking = [name for name, module in _SENTENCEPIECE_READERS.items() if not _is_installed(module)]
+        needs_readers = bool(lacking) and _has_any(folder, _SENTENCEPIECE_FILES)
+        action = f"pip install {' '.join(lacking)}" if needs_readers else "add its tokenizer.json"
         supported = ", ".join(sorted(_CLASS_KINDS))
         raise DataError(
             f"{folder}: expected {supported}, a tokenizer.json, or what transformers reads; found: {error}; {action}"
@@ -262,6 +265,14 @@ def _max_length(value: object) -> int | None:
 
 def _text(value: object) -> object:
     return value.get("content") if isinstance(value, dict) else value
+
+
+def _is_installed(module: str) -> bool:
+    """Return whether a module can be imported; a namespace such as google may be there without it."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _has_any(folder: Path, names: tuple[str, ...]) -> bool:

@@ -21,6 +21,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "cpm3": "modelzoo.models.cpm3:CPM3",
         "cpmant": "modelzoo.models.cpm_ant:CpmAnt",
         "cpmbee": "modelzoo.models.cpm_bee:CpmBee",
+        "dinov2": "modelzoo.models.dinov2:Dinov2",
         "distilbert": "modelzoo.models.distilbert:DistilBert",
         "electra": "modelzoo.models.electra:Electra",
         "glm-10b": "modelzoo.models.glm_10b:GLM10B",

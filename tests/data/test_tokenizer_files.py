@@ -7,7 +7,7 @@ import pytest
 from tiny_tokenizers import bert_folder, byte_level_folder, write_json
 from tokenizers import Tokenizer
 
-from modelzoo.data import load_tokenizer
+from modelzoo.data import load_tokenizer, tokenizer_files
 from modelzoo.errors import DataError
 
 
@@ -109,3 +109,14 @@ def test_padding_and_truncation_stored_in_tokenizer_json_are_switched_off(tmp_pa
     text = "the cat sat on the mat and ran"
     assert again.encode([text])[0].input_ids == saved.encode([text])[0].input_ids
     assert (again.cls_id, again.sep_id, again.pad_id, again.mask_id) == (2, 3, 0, 4)  # looked up by their usual names
+
+
+@pytest.mark.parametrize("lacking", ["sentencepiece", "protobuf"])
+def test_a_reader_of_sentencepiece_files_that_is_not_installed_is_named(
+    lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    (tmp_path / "spiece.model").write_bytes(b"")
+    monkeypatch.setattr(tokenizer_files, "_is_installed", lambda module: lacking not in module)
+    with pytest.raises(DataError, match=rf"pip install {lacking}$"):
+        load_tokenizer(tmp_path)
