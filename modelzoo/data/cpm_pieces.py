@@ -8,23 +8,16 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from modelzoo.data.piece_backend import Piece
 from modelzoo.errors import DataError
 
-__all__ = ["Piece", "SentencePieces", "WordPieces", "read_vocabulary"]
+__all__ = ["SentencePieceModel", "SentencePieces", "WordPieces", "read_lines", "read_vocabulary"]
 
 _SPACE, _LINE = "\ufff2", "\ufff3"  # stand for a space and a line while jieba reads, as in ModelCenter's tokenizers
 _SPACE_MARK, _LINE_MARK = "▂", "▃"
 _LONGEST_WORD = 200
-
-
-class Piece(NamedTuple):
-    """A token of the vocabulary and the characters [start, end) of the text that it is from."""
-
-    token: str
-    start: int
-    end: int
 
 
 def _require(name: str) -> Any:
@@ -41,8 +34,8 @@ def _cutter(*, guess: bool) -> Callable[[str], Iterable[str]]:
     return lambda text: jieba.cut(text, cut_all=False, HMM=guess)
 
 
-def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read a vocab.txt: one token a line, its id the number of the line from 0.
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a vocab.txt.
 
     Raises:
         DataError: The file is missing, not UTF-8, or empty.
@@ -58,7 +51,16 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         lines.pop()
     if not lines:
         raise DataError(f"{path}: expected one token a line, found an empty file")
-    return {line.strip(): number for number, line in enumerate(lines)}
+    return lines
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Read a vocab.txt: one token a line, its id the number of the line from 0.
+
+    Raises:
+        DataError: As `read_lines`.
+    """
+    return {line.strip(): number for number, line in enumerate(read_lines(path))}
 
 
 class WordPieces:
@@ -145,8 +147,8 @@ class WordPieces:
         return "".join(marks.get(token, token) for token in tokens)
 
 
-class SentencePieces:
-    """Words of jieba, joined by spaces and cut by a sentencepiece model; real spaces and lines have marks of their own (CPM-1).
+class SentencePieceModel:
+    """A sentencepiece model: pieces with the characters that they are from.
 
     Args:
         file: The model.
@@ -162,8 +164,33 @@ class SentencePieces:
             self._model.Load(str(file))
         except (OSError, RuntimeError) as error:
             raise DataError(f"{file}: expected a sentencepiece model, found: {error}") from error
-        self._cut = _cutter(guess=True)
         self.vocabulary = {self._model.IdToPiece(number): number for number in range(self._model.GetPieceSize())}
+
+    def pieces(self, text: str) -> list[Piece]:
+        """Cut a text."""
+        found = self._model.encode(text, return_type="offset_mapping")
+        numbers = zip(found["ids"], found["offsets"], strict=True)
+        return [Piece(self._model.IdToPiece(number), start, end) for number, (start, end) in numbers]
+
+    def text(self, tokens: Sequence[str]) -> str:
+        """Return the text of tokens."""
+        return str(self._model.decode_pieces(list(tokens)))
+
+
+class SentencePieces:
+    """Words of jieba, joined by spaces and cut by a sentencepiece model; real spaces and lines have marks of their own (CPM-1).
+
+    Args:
+        file: The model.
+
+    Raises:
+        DataError: It is missing or not a model.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._model = SentencePieceModel(file)
+        self._cut = _cutter(guess=True)
+        self.vocabulary = self._model.vocabulary
 
     def pieces(self, text: str) -> list[Piece]:
         """Cut a text."""
@@ -176,14 +203,12 @@ class SentencePieces:
                 joined += {" ": _SPACE_MARK, "\n": _LINE_MARK}.get(character, character)
                 at += 1
                 places.append(at)
-        found = self._model.encode(joined, return_type="offset_mapping")
         pieces = []
-        for number, (start, end) in zip(found["ids"], found["offsets"], strict=True):
+        for token, start, end in self._model.pieces(joined):
             start += end > start and joined[start] == " "  # the joint is no character of the text
-            pieces.append(Piece(self._model.IdToPiece(number), places[start], places[end]))
+            pieces.append(Piece(token, places[start], places[end]))
         return pieces
 
     def text(self, tokens: Sequence[str]) -> str:
         """Return the text of tokens."""
-        joined = str(self._model.decode_pieces(list(tokens)))
-        return joined.replace(" ", "").replace(_SPACE_MARK, " ").replace(_LINE_MARK, "\n")
+        return self._model.text(tokens).replace(" ", "").replace(_SPACE_MARK, " ").replace(_LINE_MARK, "\n")

@@ -32,6 +32,7 @@ TOKENIZER_FILES = (
     "merges.txt",
     "spiece.model",
     "chinese_vocab.model",
+    "cog-pretrain.model",
     "sentencepiece.bpe.model",
     "tokenizer.model",
     "chat_template.jinja",

@@ -5,21 +5,18 @@ turn a head, and the words that a text brings along extend the vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from modelzoo.errors import ConfigError, DataError
-from modelzoo.layers import Decoder, Layout, Position, RotaryEmbedding
-from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
-from modelzoo.layers.position_bias import relative_buckets
+from modelzoo.errors import ConfigError
+from modelzoo.layers import Decoder, Layout, RotaryEmbedding
 from modelzoo.layers.rotary import apply_rotary
+from modelzoo.models.cpm_bee_segments import RelationBias, SegmentMarks, check_segments
 from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, Marks, cpm_block, cpm_norm, predictable
 from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings
 from modelzoo.models.decoding import DecodingState, new_caches
-from modelzoo.models.inputs import check_labels, check_left_padded, check_shape
+from modelzoo.models.inputs import check_labels, check_left_padded
 from modelzoo.models.losses import IGNORED, cross_entropy
 from modelzoo.models.model import ModelOutput
 
@@ -70,58 +67,16 @@ class CpmBeeConfig(CpmConfig):
             raise ConfigError(f"num_segment_buckets={self.num_segment_buckets} must be at least 1")
 
 
-class SegmentMarks(NamedTuple):
-    """Which segment each token is in, and how the segments of a row are related."""
+@dataclass(slots=True)
+class _TreeState(DecodingState):
+    """What belongs to the trees that are continued; beams stay within their tree, so it is the same for each of them."""
 
-    ids: Tensor
-    """(B, T) int64: segment of each token within its sample."""
-    counts: Tensor
-    """(B, T) int64: segments of the token's sample."""
-    offsets: Tensor
-    """(B, T) int64: where the token's sample begins in `relations`."""
-    relations: Tensor
-    """(B, R) int64 in [0, num_segment_buckets]: for each sample a square of buckets, query's segment by key's; 0 in one segment."""
-
-
-def _check_segments(segments: SegmentMarks, mask: Tensor, num_buckets: int) -> None:
-    """Refuse marks that do not fit the tokens, where `mask` (B, T) is not 0, or each other."""
-    for name in ("ids", "counts", "offsets"):
-        check_shape(f"segments.{name}", getattr(segments, name), mask)
-    ids, counts, offsets = (each[mask != 0] for each in segments[:3])
-    shape = tuple(segments.relations.shape)
-    needed = int((offsets + counts * counts).max()) if len(ids) else 0
-    if len(shape) != 2 or shape[0] != len(mask) or shape[1] < needed:
-        raise DataError(
-            f"segments.relations: expected {len(mask)} rows of at least {needed}, offsets and squared counts, found {shape}"
-        )
-    if bool(((ids < 0) | (ids >= counts)).any()):
-        raise DataError(f"segments.ids: expected numbers from 0, below the counts, found {int(ids.min())} to {int(ids.max())}")
-    low, high = torch.stack(torch.aminmax(segments.relations)).tolist() if segments.relations.numel() else (0, 0)
-    if low < 0 or high > num_buckets:
-        raise DataError(f"segments.relations: {low if low < 0 else high} is not in 0 to {num_buckets} (num_segment_buckets)")
-
-
-class _Bias(nn.Module):
-    """A learned bias for each bucket of distance within a segment and each relation of two segments."""
-
-    def __init__(self, config: CpmBeeConfig) -> None:
-        super().__init__()
-        self.num_buckets = config.num_buckets
-        self.max_distance = config.max_distance
-        self.weight = nn.Parameter(torch.empty(config.num_buckets + config.num_segment_buckets, config.num_heads))
-        init_when_built(self)
-
-    def init_weights(self, std: float = DEFAULT_STD) -> None:
-        """Fill the table from N(0, std²)."""
-        nn.init.normal_(self.weight, std=std)
-
-    def forward(self, query_columns: Tensor, key_columns: Tensor, relation: Tensor | None = None) -> Tensor:
-        """Return the (..., N, T, S) bias of pairs whose `relation` (..., T, S) is given; None where all are in one segment."""
-        distance = key_columns.unsqueeze(-2) - query_columns.unsqueeze(-1)
-        buckets = relative_buckets(distance, num_buckets=self.num_buckets, max_distance=self.max_distance, is_bidirectional=True)
-        if relation is not None:
-            buckets = torch.where(relation == 0, buckets, relation - 1 + self.num_buckets)
-        return F.embedding(buckets, self.weight).movedim(-1, -3)
+    segments: SegmentMarks | None = None
+    """Of all columns so far; what is written is in the last one's segment."""
+    extra: tuple[Tensor, Tensor] | None = None
+    """Tokens that extend the vocabulary."""
+    writable: Tensor | None = None
+    """(B, V + E) bool."""
 
 
 class _Embeddings(DecoderEmbeddings):
@@ -163,7 +118,18 @@ class CpmBee(CpmDecoder):
         """Return pre-norm blocks whose sums are scaled, the last norm, and the bias of distances and relations."""
         assert isinstance(config, CpmBeeConfig)
         blocks = (cpm_block(config, inner_dropout=config.hidden_dropout, sum_scale=_SUM_SCALE) for _ in range(config.num_layers))
-        return Decoder(blocks, cpm_norm(config), _Bias(config))
+        bias = RelationBias(
+            config.num_heads,
+            num_buckets=config.num_buckets,
+            max_distance=config.max_distance,
+            num_relations=config.num_segment_buckets,
+        )
+        return Decoder(blocks, cpm_norm(config), bias)
+
+    @property
+    def _bias(self) -> RelationBias:
+        assert isinstance(self.decoder.position, RelationBias)
+        return self.decoder.position
 
     def forward(  # type: ignore[override]  # texts with a context, and no caches from outside
         self,
@@ -203,11 +169,12 @@ class CpmBee(CpmDecoder):
             context = torch.ones_like(input_ids) if labels is None else (labels != IGNORED).cumsum(1) == 0
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if segments is not None:
-            _check_segments(segments, mask, self.config.num_segment_buckets)
+            segments = SegmentMarks(*segments)
+            check_segments(segments, mask, self.config.num_segment_buckets)
         layout = Layout.packed(mask, spans=spans, context=context)
         turns = torch.zeros_like(input_ids) if numbers is None else numbers
         hidden = self.embeddings(layout.pack(input_ids), layout.pack(turns))
-        hidden = layout.unpack(self.decoder(hidden, layout, position=self._relations(layout, segments, samples)))
+        hidden = layout.unpack(self.decoder(hidden, layout, position=self._bias.of_sequences(layout, segments, samples)))
         if self.task == "base":
             return ModelOutput(last_hidden_state=hidden)
         scores = self._scores(hidden, extra)
@@ -218,80 +185,81 @@ class CpmBee(CpmDecoder):
         following = torch.cat([wanted[:, 1:], torch.full_like(wanted[:, :1], IGNORED)], dim=1)
         return ModelOutput(loss=cross_entropy(scores, following), logits=scores)
 
-    def _relations(self, layout: Layout, segments: SegmentMarks | None, samples: Tensor | None) -> Position:
-        """Return the bias of each sequence; pairs that samples keep apart get minus infinity."""
-        assert layout.lengths is not None
-        assert layout.indices is not None
-        bias = self.decoder.position
-        assert bias is not None
-        columns = layout.columns.split(layout.lengths)
-        if segments is None and samples is None:
-            return Position(bias=tuple(bias(each, each) for each in columns))
-        numbers = layout.indices.new_zeros(layout.batch_shape) if samples is None else samples
-        owners = (layout.indices // layout.batch_shape[1]).split(layout.lengths)
-        own = layout.pack(numbers).split(layout.lengths)
-        marks = None if segments is None else [layout.pack(each).split(layout.lengths) for each in segments[:3]]
-        biases = []
-        for index, (places, sample) in enumerate(zip(columns, own, strict=True)):
-            same = sample.unsqueeze(1) == sample
-            if segments is None or marks is None:
-                relation = (~same).long()
-            else:
-                ids, counts, offsets = (each[index] for each in marks)
-                pair = (ids * counts + offsets).unsqueeze(1) + ids
-                table = segments.relations[owners[index][0]] if len(places) else segments.relations[0]
-                relation = torch.where(same, table[pair.masked_fill(~same, 0)], 1)
-            seen = same | (sample == 0).unsqueeze(1)
-            biases.append(bias(places, places, relation).masked_fill(~seen, float("-inf")))
-        return Position(bias=tuple(biases))
-
     def _scores(self, hidden: Tensor, extra: tuple[Tensor, Tensor] | None) -> Tensor:
         scores = self._logits(hidden)
         if extra is None:
             return scores
         return torch.cat([scores, hidden @ self.embeddings(*extra).T], dim=-1)
 
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, max_new_tokens: int) -> tuple[Tensor, DecodingState]:
-        """Read a prompt of one segment as context and make room for what follows.
+    def prefill(  # type: ignore[override]  # a prompt may be a tree
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        max_new_tokens: int,
+        *,
+        context: Tensor | None = None,
+        numbers: Tensor | None = None,
+        segments: SegmentMarks | None = None,
+        extra: tuple[Tensor, Tensor] | None = None,
+        writable: Tensor | None = None,
+    ) -> tuple[Tensor, DecodingState]:
+        """Read a prompt and make room for what follows in the segment of its last token.
 
         Args:
             input_ids: (B, T) int64; the prompts end in the last column, so padding is on the left.
             attention_mask: (B, T), non-zero where there is a token; None when all are.
             max_new_tokens: Tokens that will follow at most.
+            context: As in `forward`; None for all.
+            numbers: As in `forward`.
+            segments: As in `forward`.
+            extra: As in `forward`; ids from the vocabulary's size on mean these when they are written.
+            writable: (B, V + E) bool of what each row may write; None for everything.
 
         Returns:
-            (B, V) float logits of the next token, and what `decode` goes on from.
+            (B, V + E) float logits of the next token, and what `decode` goes on from.
 
         Raises:
-            DataError: A prompt has padding on the right.
+            DataError: A prompt has padding on the right, or a mark does not fit.
         """
         self.require_task("causal_lm")
-        self._check(input_ids, None, attention_mask=attention_mask)
+        self._check(input_ids, None, attention_mask=attention_mask, context=context, numbers=numbers)
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         check_left_padded(mask)
+        if segments is not None:
+            check_segments(segments, mask, self.config.num_segment_buckets)
         rows, width = input_ids.shape
-        state = DecodingState(mask, new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight))
-        layout = Layout.dense(rows, width, mask=mask, context=torch.ones_like(mask), device=input_ids.device)
-        return self._next(input_ids, layout, state), state
+        caches = new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight)
+        state = _TreeState(mask, caches, segments=segments, extra=extra, writable=writable)
+        seen = torch.ones_like(mask) if context is None else context
+        layout = Layout.dense(rows, width, mask=mask, context=seen, device=input_ids.device)
+        return self._next(input_ids, torch.zeros_like(input_ids) if numbers is None else numbers, layout, state), state
 
     def decode(self, ids: Tensor, state: DecodingState) -> Tensor:
         """Append one token to every sequence and score the next.
 
         Args:
-            ids: (B,) int64.
+            ids: (B,) int64; from the vocabulary's size on the tokens that extend it.
             state: Of `prefill`; it is changed in place.
 
         Returns:
-            (B, V) float logits.
+            (B, V + E) float logits.
         """
+        assert isinstance(state, _TreeState)
         state.mask = torch.cat([state.mask, state.mask.new_ones(len(ids), 1)], dim=1)
+        if state.segments is not None:
+            *marks, relations = state.segments
+            state.segments = SegmentMarks(*(torch.cat([each, each[:, -1:]], dim=1) for each in marks), relations)
+        numbers = torch.zeros_like(ids)
+        if state.extra is not None:
+            place = ids - self.config.vocab_size
+            bases, own = (each[place.clamp(min=0)] for each in state.extra)
+            ids, numbers = torch.where(place < 0, ids, bases), torch.where(place < 0, 0, own)
+        # The context was read before: the new token alone asks, and it sees everything.
         layout = Layout.dense(len(ids), 1, start=state.mask.shape[1] - 1, mask=state.mask, device=ids.device)
-        return self._next(ids.unsqueeze(1), layout, state)
+        return self._next(ids.unsqueeze(1), numbers.unsqueeze(1), layout, state)
 
-    def _next(self, ids: Tensor, layout: Layout, state: DecodingState) -> Tensor:
-        bias = self.decoder.position
-        assert bias is not None
-        keys = torch.arange(layout.start + layout.batch_shape[1], device=ids.device)
-        position = Position(bias=bias(layout.columns, keys).unsqueeze(0))
-        hidden = self.embeddings(ids, torch.zeros_like(ids))
-        return self._logits(self.decoder(hidden, layout, caches=state.caches, position=position)[:, -1])
+    def _next(self, ids: Tensor, numbers: Tensor, layout: Layout, state: "_TreeState") -> Tensor:
+        position = self._bias.of_rows(layout, state.segments)
+        hidden = self.decoder(self.embeddings(ids, numbers), layout, caches=state.caches, position=position)
+        scores = self._scores(hidden[:, -1], state.extra)
+        return scores if state.writable is None else scores.masked_fill(~state.writable, float("-inf"))

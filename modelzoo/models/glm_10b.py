@@ -221,13 +221,23 @@ class GLM10B(CpmDecoder):
             check_length(int(high) + 1, self.config.max_positions, f"{self.config.max_positions} rows of the table of {name}")
         return result
 
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, max_new_tokens: int) -> tuple[Tensor, DecodingState]:
+    def prefill(  # type: ignore[override]  # a prompt may say where its blank belongs
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        max_new_tokens: int,
+        *,
+        position_ids: Tensor | None = None,
+        block_position_ids: Tensor | None = None,
+    ) -> tuple[Tensor, DecodingState]:
         """Read texts that end in a start token, or within a blank, and make room for what follows.
 
         Args:
             input_ids: (B, T) int64; the prompts end in the last column, so padding is on the left.
             attention_mask: (B, T), non-zero where there is a token; None when all are.
             max_new_tokens: Tokens that will follow at most.
+            position_ids: As in `forward`.
+            block_position_ids: As in `forward`.
 
         Returns:
             (B, V) float logits of the next token, and what `decode` goes on from.
@@ -236,10 +246,11 @@ class GLM10B(CpmDecoder):
             DataError: A prompt has padding on the right, no start token or no mask token, or its blank would be too long.
         """
         self.require_task("causal_lm")
-        self._check(input_ids, None, attention_mask=attention_mask)
+        given = {"position_ids": position_ids, "block_position_ids": block_position_ids}
+        self._check(input_ids, None, attention_mask=attention_mask, **given)
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         check_left_padded(mask)
-        text, blank, is_text = self._positions(input_ids, mask, None, None)
+        text, blank, is_text = self._positions(input_ids, mask, position_ids, block_position_ids)
         if bool((blank[:, -1] == 0).any()):
             row = int((blank[:, -1] == 0).nonzero()[0])
             raise DataError(f"input_ids: row {row} has no start token {self.config.start_token_id}, after which a blank is written")

@@ -1,0 +1,162 @@
+"""CPM-Bee's prompts: trees of texts, as {"input": "...", "<ans>": ""}, whose answers the model writes.
+
+Every key and every text is a segment, read from <s> to </s>. A pair of segments is told by how many steps up and down the tree lead
+from one to the other. Numbered tokens (<ans_2>, <mask_1>) and unknown words are numbered within a tree in the order in which they
+appear; those that have no token of their own extend the vocabulary, so that the model can write them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from modelzoo.data.cpm_bee_pieces import BeePieces, BeeToken, base_token
+from modelzoo.data.tokenizer import Tokenizer
+from modelzoo.errors import DataError
+
+__all__ = ["ANSWER", "Answer", "BeeTree", "Tree", "read_trees"]
+
+ANSWER = "<ans>"
+"""Key, at the top of a tree, of what the model writes."""
+_ROOT = "<root>"
+_BEGIN, _END = "<s>", "</s>"
+
+Tree = Mapping[str, "str | Tree"]
+"""Texts by key, and further trees."""
+
+
+class Answer(NamedTuple):
+    """A text that the model writes."""
+
+    path: tuple[str, ...]
+    """Keys that lead to it."""
+    segment: int
+    """Its segment."""
+    ids: list[int]
+    """Its own tokens, without <s> and </s>."""
+    numbers: list[int]
+    """Number of each token."""
+
+
+@dataclass(slots=True)
+class BeeTree:
+    """One tree as tokens; its answers apart."""
+
+    ids: list[int] = field(default_factory=list)
+    """Tokens of everything but the answers."""
+    numbers: list[int] = field(default_factory=list)
+    """Number of each: 0 for a token of the vocabulary and for the first numbered one of a kind."""
+    segments: list[int] = field(default_factory=list)
+    """Segment of each."""
+    count: int = 0
+    """Segments of the tree."""
+    relations: list[int] = field(default_factory=list)
+    """(count squared) buckets, query's segment by key's; 0 in one segment, 1 is for other samples."""
+    answers: list[Answer] = field(default_factory=list)
+    """In the order in which they are written."""
+    words: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Text of each numbered token, by token and number."""
+
+
+class _Segment(NamedTuple):
+    text: str
+    lineage: tuple[int, ...]
+    """Segments from the root to this one."""
+    path: tuple[str, ...]
+    is_answer: bool
+
+
+def read_trees(tokenizer: Tokenizer, trees: Sequence[Tree], *, has_answers: bool = False, max_depth: int = 8) -> list[BeeTree]:
+    """Turn trees into tokens, as OpenBMB's code does for generation.
+
+    Args:
+        tokenizer: CPM-Bee's.
+        trees: Texts by key, and further trees, in which "<ans>" is a text or a tree of texts.
+        has_answers: Whether the texts below "<ans>" are read, as for training; else they are for the model to write.
+        max_depth: Steps up or down that are told apart, as in the checkpoint's training.
+
+    Raises:
+        DataError: A tree has no answer, holds something else than texts and trees, or a special token that does not exist. The row
+            is counted from 1.
+    """
+    pieces = BeePieces(tokenizer.get_vocab())
+    result = []
+    for row, tree in enumerate(trees):
+        try:
+            result.append(_read_tree(pieces, tree, has_answers=has_answers, max_depth=max_depth))
+        except DataError as error:
+            raise DataError(f"row {row + 1}: {error}") from error
+    return result
+
+
+def _read_tree(pieces: BeePieces, tree: Tree, *, has_answers: bool, max_depth: int) -> BeeTree:
+    if not isinstance(tree, Mapping) or ANSWER not in tree:
+        found = ", ".join(map(str, list(tree)[:5])) if isinstance(tree, Mapping) else repr(tree)[:60]
+        raise DataError(f'expected a tree with the key "{ANSWER}", as {{"input": "...", "{ANSWER}": ""}}, found {found}')
+    segments = [_Segment(_ROOT, (0,), (), False)]
+    segments += _segments(tree, segments[0], 1)
+    result = BeeTree(count=len(segments), relations=_relations([each.lineage for each in segments], max_depth))
+    numbers: dict[str, dict[str, int]] = {}
+    for number, segment in enumerate(segments):
+        # An answer that is to be written has a name, which takes part in the numbering.
+        text = segment.text if has_answers or not segment.is_answer else f"<ans_{len(result.answers) + 1}>"
+        ids, own = _numbered(pieces, pieces.tokens(text), numbers, result.words)
+        if segment.is_answer:
+            result.answers.append(Answer(segment.path, number, ids, own))
+            continue
+        result.ids += [pieces.vocabulary[_BEGIN], *ids, pieces.vocabulary[_END]]
+        result.numbers += [0, *own, 0]
+        result.segments += [number] * (len(ids) + 2)
+    if not result.answers:
+        raise DataError(f'expected a text below "{ANSWER}", found an empty tree')
+    return result
+
+
+def _segments(tree: Tree, parent: _Segment, first: int) -> Iterator[_Segment]:
+    """Yield the segments below one, numbered from `first`: a key, then what it holds."""
+    for key, value in tree.items():
+        path, lineage = (*parent.path, key), (*parent.lineage, first)
+        if not isinstance(key, str) or not isinstance(value, str | Mapping):
+            raise DataError(f"{'.'.join(map(str, path))}: expected a text or a tree of texts, found {value!r:.60}")
+        named = _Segment(key, lineage, path, False)
+        yield named
+        first += 1
+        inner: Iterator[_Segment] = (
+            iter([_Segment(value, (*lineage, first), path, path[0] == ANSWER)])
+            if isinstance(value, str)
+            else _segments(value, named, first)
+        )
+        for segment in inner:
+            yield segment
+            first += 1
+
+
+def _relations(lineages: Sequence[tuple[int, ...]], max_depth: int) -> list[int]:
+    """Return the bucket of each pair of segments by the steps up from the first and down to the second."""
+    result = []
+    for query in lineages:
+        for key in lineages:
+            shared = sum(ours == theirs for ours, theirs in zip(query, key, strict=False))
+            up, down = (min(len(each) - shared, max_depth - 1) for each in (query, key))
+            result.append(up * max_depth + down + 1 if up or down else 0)
+    return result
+
+
+def _numbered(
+    pieces: BeePieces, tokens: Sequence[BeeToken], numbers: dict[str, dict[str, int]], words: dict[tuple[int, int], str]
+) -> tuple[list[int], list[int]]:
+    """Return ids and numbers of a text's tokens; the tree's numbers and words grow by those that are met for the first time."""
+    ids, own = [], []
+    for token in tokens:
+        if token.text in pieces.vocabulary and (token.is_special or token.text not in pieces.special):
+            ids.append(pieces.vocabulary[token.text])
+            own.append(0)
+            continue
+        name = base_token(token.text) if token.is_special else "<unk>"
+        if name not in pieces.vocabulary:
+            raise DataError(f"{token.text!r} is no special token of CPM-Bee; write << for the sign itself")
+        of_name = numbers.setdefault(name, {})
+        number = of_name.setdefault(token.text, len(of_name))
+        ids.append(pieces.vocabulary[name])
+        own.append(number)
+        words[ids[-1], number] = token.text
+    return ids, own
