@@ -62,7 +62,7 @@ def bee_prompts(
         tokenizer: CPM-Bee's.
         trees: With "<ans>", whose texts are not read.
         vocab_size: Rows of the model's token table, from which on ids extend it.
-        written: The answers that each tree has already, which are as many in all; empty for the first answer.
+        written: The answers that each tree has already; empty for the first. A tree that has all of them ends with its last.
         max_depth: As `read_trees`.
 
     Raises:

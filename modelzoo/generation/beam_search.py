@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from modelzoo.generation.prompts import Prompts
+from modelzoo.generation.prompt_batch import Prompts
 from modelzoo.generation.ranks import Ranks
 from modelzoo.generation.score_rules import ScoreRules
 from modelzoo.generation.settings import GenerationSettings
@@ -79,7 +79,8 @@ def search(
     count, device = settings.num_beams, prompts.ids.device
     rules = ScoreRules(settings, special.end, device)
     wide = prompts.repeated(count)
-    logits, state = model.prefill(wide.ids, None if wide.mask is None else wide.mask.long(), settings.max_new_tokens)
+    mask = None if wide.mask is None else wide.mask.long()
+    logits, state = model.prefill(wide.ids, mask, settings.max_new_tokens, **wide.marks, **wide.shared)
     history = first_history(wide, special, logits.shape[-1])
     beams = _first(len(prompts.ids), settings, special.pad, device)
     for num_written in range(settings.max_new_tokens):

@@ -41,7 +41,8 @@ def generate(
 
     Args:
         model: For "causal_lm" or "seq2seq_lm".
-        inputs: A text, texts, (B, T) int64 ids with padding on the left, or lists of ids of any lengths.
+        inputs: A text, texts, (B, T) int64 ids with padding on the left, or lists of ids of any lengths. For CPM-Bee also a tree,
+            as {"input": "...", "<ans>": ""}, or trees, with one text below "<ans>"; for GLM-10B a text has a mask ([gMASK]).
         attention_mask: (B, T), non-zero where there is a token; for (B, T) ids. Without it, the padding id marks padding.
         tokenizer: Of the model; None for that of its folder, which is read only where text goes in or out.
         settings: How to write; or single options, below.
@@ -127,10 +128,11 @@ def _search(job: Job) -> Generation:
     tokenizer, stops, count = job.tokenizer, job.settings.stop_texts, job.settings.num_return_sequences
     has_stop = None
     if stops and tokenizer is not None:
-        contexts = [job.context(row) for row in range(len(job.prompts.ids))]
+        rows = range(len(job.prompts.ids))
+        contexts, readers = [job.context(row) for row in rows], [job.reader(row) for row in rows]
 
         def has_stop(prompt: int, ids: list[int]) -> bool:
-            return find_stop(text_after(tokenizer, contexts[prompt], ids), stops) is not None
+            return find_stop(text_after(readers[prompt], contexts[prompt], ids), stops) is not None
 
     beams = search(job.decodable, job.prompts, job.settings, job.special, has_stop, job.ranks)
     lengths = beams.done_lengths[:, :count].flatten()
@@ -146,8 +148,7 @@ def _search(job: Job) -> Generation:
 
 def _text(job: Job, prompt: int, ids: list[int]) -> str:
     """Return a finished row's text up to a stop string."""
-    assert job.tokenizer is not None
-    text = text_after(job.tokenizer, job.context(prompt), ids)
+    text = text_after(job.reader(prompt), job.context(prompt), ids)
     return text[: find_stop(text, job.settings.stop_texts)]
 
 

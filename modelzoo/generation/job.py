@@ -1,6 +1,6 @@
 """One call of `generate`: its arguments, checked, and the state that the model is in while it writes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import cast
@@ -10,11 +10,12 @@ from torch import Tensor
 from modelzoo.data import Tokenizer, load_tokenizer
 from modelzoo.errors import ConfigError, DataError, ModelZooError
 from modelzoo.generation.prepack import is_worth_it, prepacked
-from modelzoo.generation.prompts import Prompts, PromptsGiven, read_prompts
+from modelzoo.generation.prompt_batch import Prompts
+from modelzoo.generation.prompts import PromptsGiven, read_prompts
 from modelzoo.generation.ranks import Ranks
 from modelzoo.generation.settings import GenerationSettings
 from modelzoo.generation.special_ids import SpecialIds, special_ids
-from modelzoo.generation.written_text import WrittenText
+from modelzoo.generation.written_text import Reader, WordReader, WrittenText
 from modelzoo.models.decoder_model import DecoderModel
 from modelzoo.models.decoding import Decodable
 from modelzoo.models.model import Model
@@ -40,15 +41,24 @@ class Job:
         return cast(Decodable, self.model)
 
     def context(self, row: int) -> list[int]:
-        """Return the ids that a row's text continues; none behind an encoder."""
-        return [] if self.model.task == "seq2seq_lm" else self.prompts.row(row)
+        """Return the ids that a row's text continues; none behind an encoder, and where it begins a text of its own."""
+        return [] if self.model.task == "seq2seq_lm" or self.prompts.begins_text else self.prompts.row(row)
+
+    def reader(self, row: int) -> Reader:
+        """Return what turns a row's ids into text.
+
+        Args:
+            row: Of the prompts.
+        """
+        assert self.tokenizer is not None
+        return WordReader(self.tokenizer, self.prompts.words[row]) if self.prompts.words else self.tokenizer
 
     def written_texts(self) -> list[WrittenText]:
         """Return an empty text for each row; none without a tokenizer."""
         if self.tokenizer is None:
             return []
         rows = range(len(self.prompts.ids))
-        return [WrittenText(self.tokenizer, self.context(row), self.settings.stop_texts) for row in rows]
+        return [WrittenText(self.reader(row), self.context(row), self.settings.stop_texts) for row in rows]
 
 
 def prepare(
@@ -87,6 +97,7 @@ def prepare(
         special = special_ids(model, settings)
         if tokenizer is None and (is_streamed or settings.stop_texts or _are_texts(inputs)):
             tokenizer = _tokenizer_of(model)
+        special = special.or_end(None if tokenizer is None or settings.eos_ids is not None else tokenizer.eos_id)
         prompts = read_prompts(model, inputs, attention_mask, tokenizer, special)
         _check_room(model, prompts, settings)
         if settings.num_beams == 1:
@@ -100,7 +111,9 @@ def prepare(
 
 
 def _are_texts(inputs: PromptsGiven) -> bool:
-    return isinstance(inputs, str) or (not isinstance(inputs, Tensor) and any(isinstance(item, str) for item in inputs))
+    if isinstance(inputs, Tensor | Prompts):
+        return False
+    return isinstance(inputs, str | Mapping) or any(isinstance(item, str | Mapping) for item in inputs)
 
 
 def _tokenizer_of(model: Model) -> Tokenizer:

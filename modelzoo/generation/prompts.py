@@ -1,44 +1,24 @@
 """Prompts of any form as one batch of ids, padded on the left."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from modelzoo.data import Tokenizer
+from modelzoo.data.cpm_bee_trees import Tree
 from modelzoo.errors import DataError
+from modelzoo.generation.built_prompts import built_prompts
+from modelzoo.generation.prompt_batch import Prompts
 from modelzoo.generation.special_ids import SpecialIds
 from modelzoo.models.inputs import check_ids, check_left_padded, check_shape
 from modelzoo.models.model import Model
 
 __all__ = ["Prompts", "PromptsGiven", "read_prompts"]
 
-PromptsGiven = Tensor | str | Sequence[str] | Sequence[Sequence[int]]
-"""A text, texts, (B, T) ids, or lists of ids of any lengths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """A batch of prompts."""
-
-    ids: Tensor
-    """(B, T) int64."""
-    mask: Tensor | None
-    """(B, T) bool, True where there is a token; None when all are."""
-
-    def repeated(self, count: int) -> "Prompts":
-        """Return each row `count` times, its copies next to each other."""
-        if count == 1:
-            return self
-        mask = None if self.mask is None else self.mask.repeat_interleave(count, 0)
-        return Prompts(self.ids.repeat_interleave(count, 0), mask)
-
-    def row(self, index: int) -> list[int]:
-        """Return one prompt's ids without padding."""
-        ids = self.ids[index] if self.mask is None else self.ids[index][self.mask[index]]
-        return cast(list[int], ids.tolist())
+PromptsGiven = Tensor | str | Tree | Sequence[str] | Sequence[Tree] | Sequence[Sequence[int]] | Prompts
+"""A text, texts, (B, T) ids, or lists of ids of any lengths; for CPM-Bee also trees of texts; or prompts that are built already."""
 
 
 def read_prompts(
@@ -57,6 +37,8 @@ def read_prompts(
         DataError: There is no prompt, one is empty, an id is out of range, or padding stands after a token that the model would
             continue.
     """
+    if isinstance(given, Prompts):
+        return given.to(next(model.parameters()).device)
     if isinstance(given, Tensor):
         check_ids("input_ids", given, model.config.vocab_size, "vocab_size")
         ids, mask = given, attention_mask
@@ -68,15 +50,18 @@ def read_prompts(
     else:
         if attention_mask is not None:
             raise DataError("attention_mask was given with texts or lists, which are padded here; leave it out")
-        ids, mask = _padded(_rows(given, tokenizer), special.pad)
+        items = _items(given)
+        if tokenizer is not None and (built := built_prompts(model, items, tokenizer)) is not None:
+            check_ids("input_ids", built.ids, model.config.vocab_size, "vocab_size")
+            return built.to(next(model.parameters()).device)
+        ids, mask = _padded(_rows(items, tokenizer), special.pad)
         check_ids("input_ids", ids, model.config.vocab_size, "vocab_size")
     mask = None if mask is None or bool(mask.all()) else mask
     if mask is not None and not bool(mask.any(1).all()):
         raise DataError(f"attention_mask: row {int((~mask.any(1)).nonzero()[0])} has no token; give each prompt at least one")
     if model.task == "causal_lm":
         _check_ends(ids, mask, special, is_marked=attention_mask is not None or not isinstance(given, Tensor))
-    device = next(model.parameters()).device
-    return Prompts(ids.to(device, torch.int64), None if mask is None else mask.to(device))
+    return Prompts(ids, mask).to(next(model.parameters()).device)
 
 
 def _mask_of(ids: Tensor, special: SpecialIds) -> Tensor | None:
@@ -100,14 +85,21 @@ def _check_ends(ids: Tensor, mask: Tensor | None, special: SpecialIds, *, is_mar
             )
 
 
-def _rows(given: str | Sequence[str] | Sequence[Sequence[int]], tokenizer: Tokenizer | None) -> list[list[int]]:
-    """Return the ids of each prompt."""
-    items = [given] if isinstance(given, str) else list(given)
+def _items(given: str | Tree | Sequence[str] | Sequence[Tree] | Sequence[Sequence[int]]) -> list[Any]:
+    """Return the prompts one by one, all of one kind."""
+    items = [given] if isinstance(given, str | Mapping) else list(given)
     if not items:
         raise DataError("there is no prompt; give at least one text, or one row of ids")
+    kinds = {next((kind for kind in (str, Mapping) if isinstance(item, kind)), list) for item in items}
+    if len(kinds) > 1:
+        names = {str: "texts", Mapping: "trees", list: "ids"}
+        raise DataError(f"prompts are {' and '.join(name for kind, name in names.items() if kind in kinds)} mixed; give one kind")
+    return items
+
+
+def _rows(items: list[Any], tokenizer: Tokenizer | None) -> list[list[int]]:
+    """Return the ids of each prompt."""
     texts = [item for item in items if isinstance(item, str)]
-    if texts and len(texts) < len(items):
-        raise DataError("prompts are texts and ids mixed; give one kind")
     if texts:
         assert tokenizer is not None
         rows = [encoding.input_ids for encoding in tokenizer.encode(texts)]

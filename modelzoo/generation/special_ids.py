@@ -1,7 +1,7 @@
 """Which ids end a text and which fill up a row: what was asked for, else what the model's folder says."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from modelzoo.errors import ConfigError
@@ -28,6 +28,10 @@ class SpecialIds:
     known_pad: int | None
     """The padding id that settings or folder name; None where `pad` is a stand-in, and says nothing about a prompt."""
 
+    def or_end(self, token_id: int | None) -> "SpecialIds":
+        """Return the same with an end token, where there is none so far."""
+        return self if self.end or token_id is None else replace(self, end=(token_id,))
+
 
 def special_ids(model: Model, settings: GenerationSettings) -> SpecialIds:
     """Return the ids of a call.
@@ -48,7 +52,8 @@ def special_ids(model: Model, settings: GenerationSettings) -> SpecialIds:
     sources = [*_file(model), model.config.source or {}, model.config.values()]
     end = settings.eos_ids
     if end is None:
-        end = tuple(dict.fromkeys(each for each in _first(sources, "eos_token_id") if 0 <= each < size))
+        stated = _first(sources, "eos_token_id") or _first(sources, "end_token_id")  # the latter is GLM-10B's, of a blank
+        end = tuple(dict.fromkeys(each for each in stated if 0 <= each < size))
     pad = settings.pad_token_id
     if pad is None:
         pad = next((each for each in _first(sources, "pad_token_id") if 0 <= each < size), None)

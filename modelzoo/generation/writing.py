@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from modelzoo.generation.prompts import Prompts
+from modelzoo.generation.prompt_batch import Prompts
 from modelzoo.generation.ranks import Ranks
 from modelzoo.generation.score_rules import ScoreRules
 from modelzoo.generation.settings import GenerationSettings
@@ -56,7 +56,7 @@ def write_tokens(
     end = torch.tensor(special.end, dtype=torch.int64, device=device)
     writing = torch.ones(len(prompts.ids), dtype=torch.bool, device=device)
     mask = None if prompts.mask is None else prompts.mask.long()
-    logits, state = model.prefill(prompts.ids, mask, settings.max_new_tokens)
+    logits, state = model.prefill(prompts.ids, mask, settings.max_new_tokens, **prompts.marks, **prompts.shared)
     history = first_history(prompts, special, logits.shape[-1])
     for num_written in range(settings.max_new_tokens):
         scores = rules(logits.float(), history, num_written)

@@ -1,16 +1,49 @@
 """From token ids to text while they are written: whole characters only, and not past a stop string."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from modelzoo.data import Tokenizer
 
-__all__ = ["WrittenText", "find_stop", "text_after"]
+__all__ = ["Reader", "WordReader", "WrittenText", "find_stop", "text_after"]
 
 _CONTEXT = 8  # prompt tokens that new ones are decoded with: enough to know whether a word goes on
 _BROKEN = "\ufffd"  # what decoders write for the first bytes of a character whose last ones are still missing
 
 
-def text_after(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
+class Reader(Protocol):
+    """What turns ids into text: a tokenizer, or one for a single row."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, without special tokens."""
+
+
+class WordReader:
+    """A tokenizer with words that one row brought along (CPM-Bee).
+
+    Args:
+        tokenizer: Of the model.
+        words: Text by id.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, words: Mapping[int, str]) -> None:
+        self._tokenizer = tokenizer
+        self._words = words
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, without special tokens."""
+        parts: list[str] = []
+        run: list[int] = []
+        for token_id in ids:
+            if token_id in self._words:
+                parts += [self._tokenizer.decode(run), self._words[token_id]]
+                run = []
+            else:
+                run.append(token_id)
+        return "".join([*parts, self._tokenizer.decode(run)])
+
+
+def text_after(tokenizer: Reader, prompt: Sequence[int], ids: Sequence[int]) -> str:
     """Return the text that `ids` add to a prompt, with the space before the first word where there is one.
 
     Tokenizers drop a leading space when they decode a word that stands alone, so the new tokens are decoded behind the prompt's
@@ -42,7 +75,7 @@ class WrittenText:
         stops: Texts that end it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Reader, prompt: Sequence[int], stops: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._prompt = list(prompt)
         self._stops = tuple(stops)
