@@ -4,6 +4,7 @@ What a field may hold is part of the table. A value that we do not build is refu
 config that is read wrongly gives a model that runs and is wrong. Fields that the table does not name are kept and never used.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,26 @@ class Require:
     tasks: tuple[str, ...] = ()
 
 
+class _Asked(dict[str, Any]):
+    """An empty config that remembers which fields were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys_asked: list[str] = []
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.keys_asked.append(key)
+        return default
+
+    def __contains__(self, key: object) -> bool:
+        self.keys_asked.append(str(key))
+        return False
+
+    def __getitem__(self, key: str) -> Any:
+        self.keys_asked.append(key)
+        raise ConfigError(f"{key}: expected a value, found nothing")
+
+
 @dataclass(frozen=True)
 class ConfigTable:
     """The fields of a family's config, both ways.
@@ -143,6 +164,23 @@ class ConfigTable:
     fields: tuple[Field, ...]
     require: tuple[Require, ...] = ()
     derived: tuple[Derived, ...] = ()
+
+    def keys(self) -> dict[str, tuple[str, Any]]:
+        """Return each field of config.json that is understood, with our argument's name and what an absent field means.
+
+        Fields that only together give an argument have its name, or those of all that they give, and null.
+        """
+        found: dict[str, tuple[str, Any]] = {}
+        for field in self.fields:
+            names = [found[field.theirs][0]] if field.theirs in found else []
+            found[field.theirs] = (", ".join([*names, field.ours]), field.default)
+        for part in self.derived:
+            asked = _Asked()
+            names = []
+            with contextlib.suppress(ConfigError):  # some need a field that an empty config has not
+                names = list(part.read(asked))
+            found |= {key: (", ".join(names), None) for key in asked.keys_asked if key not in found}
+        return found
 
     def to_ours(self, source: Mapping[str, Any], task: str = "base") -> dict[str, Any]:
         """Read our config's arguments from a config.json.

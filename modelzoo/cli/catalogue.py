@@ -1,4 +1,4 @@
-"""Looking around: which models, recipes and settings there are, and taking a recipe home."""
+"""Looking around: which recipes and settings there are, and taking a recipe home."""
 
 import json
 import re
@@ -9,40 +9,9 @@ import typer
 
 from modelzoo.cli.console import columns, say, say_json
 
-__all__ = ["explain", "init", "models", "recipes"]
+__all__ = ["explain", "init", "recipes"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
-
-
-def models(as_json: AsJson = False) -> None:
-    """List the model families that can be loaded, trained and saved, with their tasks and their distance to transformers."""
-    from importlib.resources import files
-
-    from modelzoo.models.auto import FAMILIES, model_class
-
-    facts = json.loads(files("modelzoo.models").joinpath("parity.json").read_text())
-    rows = [
-        {
-            "family": name,
-            "class": place.rpartition(":")[2],
-            "tasks": list(model_class(name).tasks),
-            "parity": facts["families"].get(name, {}),
-        }
-        for name, place in FAMILIES.items()
-    ]
-    if as_json:
-        say_json({"transformers": facts["transformers"], "measured": facts["date"], "families": rows})
-        return
-    table = [("family", "class", "outputs", "gradients", "tasks")]
-    for row in rows:
-        parity = row["parity"]
-        figures = [f"{parity[key]:.0e}" if key in parity else "naive" for key in ("output", "gradient")]
-        table.append((str(row["family"]), str(row["class"]), *figures, ", ".join(row["tasks"])))  # type: ignore[arg-type]  # strings
-    say(columns(table))
-    say(f"\n outputs, gradients  largest difference from transformers {facts['transformers']} on tiny models, {facts['date']};")
-    say("                     naive: transformers has no such family, and a naive model written from the paper is the reference")
-    say(' load one   modelzoo.from_pretrained("FOLDER or hub id", task="classification")')
-    say(" train one  modelzoo train bert-boolq model=FOLDER")
 
 
 def recipes(as_json: AsJson = False) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from modelzoo.cli.catalogue import explain, init, models, recipes
+from modelzoo.cli.catalogue import explain, init, recipes
 from modelzoo.cli.checkpoint_commands import convert, verify
 from modelzoo.cli.console import Ended, say, say_error
 from modelzoo.cli.demo import demo
 from modelzoo.cli.doctor import doctor
+from modelzoo.cli.families import models
 from modelzoo.cli.generate_command import generate
 from modelzoo.cli.screen import Command, first_screen
 from modelzoo.cli.training_commands import resume, train
@@ -33,7 +34,7 @@ COMMANDS = (
     Command("use", evaluate, "RUN|MODEL data=FILE", "metrics on rows of your own", takes_settings=True, name="eval"),
     Command("", predict, "RUN|MODEL --text TEXT", "labels for texts", takes_settings=True),
     Command("", generate, "RUN|MODEL --text TEXT", "what a language model writes", takes_settings=True),
-    Command("models", models, "", "families that can be loaded"),
+    Command("models", models, "[NAME]", "families that can be loaded, their sizes and tasks"),
     Command("", convert, "SRC DST", "a checkpoint to a plain Hugging Face folder"),
     Command("", verify, "FOLDER", "logits and gradients against transformers"),
     Command("help", doctor, "", "versions, memory, known traps"),

@@ -1,6 +1,7 @@
 """The first screen, the lists, explain and init; and that nothing heavy is loaded for them."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from modelzoo.cli import main
+from modelzoo.cli.families import size_range
 from modelzoo.cli.main import COMMANDS
 from modelzoo.config import recipe_names
+from modelzoo.models.auto import FAMILIES
 
 MODULES = (
     "import sys; from modelzoo.cli import main; code = main({}); sys.stderr.write(' '.join(sorted(sys.modules))); sys.exit(code)"
@@ -128,15 +131,55 @@ def test_recipes_are_listed_for_people_and_programs(capsys: pytest.CaptureFixtur
 
 
 def test_models_are_listed_with_their_tasks(capsys: pytest.CaptureFixture[str]) -> None:
-    from modelzoo.models.auto import FAMILIES
-
     assert main(["models", "--json"]) == 0
     rows = {row["family"]: row for row in json.loads(capsys.readouterr().out)["families"]}
     assert set(rows) == set(FAMILIES)
     assert "classification" in rows["bert"]["tasks"]
     assert 0 < rows["bert"]["parity"]["output"] <= 1e-5
+    assert rows["gpt2"]["sizes"]["gpt2"] == 124_439_808
     assert main(["models"]) == 0
-    assert "token_classification" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "token_classification" in text
+    assert re.search(r"gpt2 +GPT2 +124M to 1\.6B +\de-07", text)
+    assert re.search(r"cpm3 +CPM3 +none +naive +naive", text)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_family_is_shown_with_its_sizes_variants_and_config_keys(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", family, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["families"][0]
+    assert row["family"] == family
+    assert main(["models", family]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{family}: modelzoo.{row['class']}\n")
+    for part in (*row["tasks"], *row["architectures"].values(), *row["sizes"], *row["config_keys"], *row["required"]):
+        assert part in text
+    assert all(f"{key}=" in text for variant in row["variants"] for key in variant)
+
+
+def test_keys_that_only_together_say_something_are_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "qwen2"]) == 0
+    text = capsys.readouterr().out
+    for key in ("rope_parameters", "rope_scaling", "rope_theta", "layer_types", "sliding_window", "use_sliding_window"):
+        assert re.search(rf"^ {key} ", text, re.MULTILINE), key
+
+
+def test_a_family_that_is_none_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "lama"]) == 2
+    assert "model_type='lama' is not known; did you mean 'llama'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ([], "none"),
+        ([22_056_576], "22M"),
+        ([999_499_999, 999_500_000], "999M to 1.0B"),
+        ([2**30, 140_620_634_112, 5_000_000], "5M to 141B"),
+    ],
+)
+def test_sizes_are_a_range(counts: list[int], text: str) -> None:
+    assert size_range(counts) == text
 
 
 @pytest.mark.parametrize("word", ["optimizer.lr", "lr", "learning_rate"])

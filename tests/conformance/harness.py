@@ -1,8 +1,9 @@
 """What every registered family is tested with: its row of data, and a folder that transformers saved from it.
 
 A family's row is `families/<model_type>.yaml`: a tiny config in Hugging Face's words, and the variants of it that change the
-forward. A new family adds a row and no test code. A row that says `reference: none` is of a family that transformers does not have:
-it is not compared with transformers here but with a naive model in its own tests, and its folders are made by ourselves.
+forward; and the published checkpoints, by the fields that give their sizes. A new family adds a row and no test code. A row that
+says `reference: none` is of a family that transformers does not have: it is not compared with transformers here but with a naive
+model in its own tests, and its folders are made by ourselves.
 """
 
 import json
@@ -15,6 +16,7 @@ import transformers
 import yaml
 
 from modelzoo.converters import converter_for
+from modelzoo.layers import skip_initialization
 from modelzoo.models.auto import FAMILIES, model_class
 from modelzoo.models.model import Model
 
@@ -94,6 +96,18 @@ def made_here(case: Case, *, seed: int = 0) -> Model:
             is_norm = parameter.dim() == 1 and name.endswith("weight")
             parameter.copy_(torch.randn_like(parameter) * (0.2 if parameter.dim() == 1 else std) + (1.0 if is_norm else 0.0))
     return model
+
+
+def counted(family: str, config: dict[str, Any]) -> int:
+    """Return how many parameters a config's model has, a decoder with its head, others without; nothing is allocated."""
+    task = main_task(family) if main_task(family) in ("causal_lm", "seq2seq_lm") else "base"
+    converter, cls = converter_for(family), model_class(family)
+    values = converter.read_config(config, task)
+    if converter.is_tied_by_tensors and "tie_word_embeddings" in config:
+        values["tie_word_embeddings"] = config["tie_word_embeddings"]
+    with torch.device("meta"), skip_initialization():
+        model = cls(cls.config_class(**values), task)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def saved(case: Case, folder: Path, *, seed: int = 0) -> Path:

@@ -3,7 +3,8 @@
     python tests/conformance/measure.py
 
 For each task and each variant of a family's row, a tiny random model is compared with transformers' own: the largest difference of
-an output, over the size of that output where it is above 1, and the largest difference of a gradient. Nothing here is typed in.
+an output, over the size of that output where it is above 1, and the largest difference of a gradient. The parameters of published
+checkpoints are counted on models built without storage. Nothing here is typed in.
 """
 
 import json
@@ -13,8 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from harness import cases, has_reference, row, saved
+from harness import cases, counted, has_reference, row, saved
 
+from modelzoo.cli.families import size_range
 from modelzoo.converters import converter_for
 from modelzoo.models.auto import FAMILIES, model_class
 from modelzoo.verification import verify
@@ -39,12 +41,22 @@ def measured() -> dict[str, Any]:
         entry["gradient"] = max(entry["gradient"], found.gradient)
     for family, entry in families.items():
         if not entry["compared"]:
-            families[family] = {"compared": 0, "reason": row(family).get("reason", "")}
+            families[family] = entry = {"compared": 0}
+        entry |= facts_of(family)
     return {
         "date": date.today().isoformat(),
         "transformers": version("transformers"),
         "torch": version("torch"),
         "families": families,
+    }
+
+
+def facts_of(family: str) -> dict[str, Any]:
+    """Return what a family's row says beside the comparison: its variants, and the parameters of each published checkpoint."""
+    data = row(family)
+    return {
+        "variants": data["variants"],
+        "sizes": {name: counted(family, config) for name, config in data["published"].items()},
     }
 
 
@@ -60,13 +72,27 @@ def page(facts: dict[str, Any]) -> str:
         "its size where that is above 1, and the largest difference of a gradient. A family without a figure is one that "
         "transformers does not have: it is tested against a naive model written from the paper.",
         "",
-        "| model_type | class | tasks | compared | outputs | gradients |",
-        "|---|---|---|---|---|---|",
+        "`modelzoo models NAME` shows one family: its classes, sizes, variants and config keys.",
+        "",
+        "| model_type | class | tasks | sizes | compared | outputs | gradients |",
+        "|---|---|---|---|---|---|---|",
     ]
     for family, entry in facts["families"].items():
         tasks = ", ".join(converter_for(family).architectures)
+        sizes = size_range(entry["sizes"].values())
         figures = f"{entry['output']:.1e} | {entry['gradient']:.1e}" if entry["compared"] else "naive model | naive model"
-        lines.append(f"| {family} | `{model_class(family).__name__}` | {tasks} | {entry['compared']} | {figures} |")
+        lines.append(f"| {family} | `{model_class(family).__name__}` | {tasks} | {sizes} | {entry['compared']} | {figures} |")
+    lines += [
+        "",
+        "## Published sizes",
+        "",
+        "Parameters of the models that published configs build: of language models with their head, of others the backbone's.",
+        "",
+        "| model_type | checkpoint | parameters |",
+        "|---|---|---|",
+    ]
+    for family, entry in facts["families"].items():
+        lines += [f"| {family} | {name} | {count:,} |" for name, count in entry["sizes"].items()]
     return "\n".join([*lines, ""])
 
 
