@@ -96,7 +96,8 @@ def _show(row: dict[str, Any], measured_on: str) -> None:
     output, gradient = _figures(row["parity"])
     if row["parity"].get("compared"):
         say(
-            f"\n compared with {measured_on}: {row['parity']['compared']} tiny models, one for each task and each of the variants below;"
+        count = row["parity"]["compared"]
+        say(f"\n compared with {measured_on}: {count} tiny models, one for each task and each of the variants below;")
         )
         say(f" largest difference of an output {output}, of a gradient {gradient}")
     else:
