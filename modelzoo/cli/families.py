@@ -95,10 +95,8 @@ def _show(row: dict[str, Any], measured_on: str) -> None:
     say("\n" + columns([("published checkpoint", "parameters"), *sizes]))
     output, gradient = _figures(row["parity"])
     if row["parity"].get("compared"):
-        say(
         count = row["parity"]["compared"]
         say(f"\n compared with {measured_on}: {count} tiny models, one for each task and each of the variants below;")
-        )
         say(f" largest difference of an output {output}, of a gradient {gradient}")
     else:
         say("\n compared with a naive model written from the paper, since transformers has no such family")
