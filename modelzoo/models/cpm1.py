@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from modelzoo.layers import Decoder, KeyValueCache, RelativePositionBias
-from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, Marks, cpm_block, cpm_norm
+from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, cpm_block, cpm_norm
+from modelzoo.models.cpm_texts import Marks
 from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings
 from modelzoo.models.model import ModelOutput
 

@@ -76,6 +76,7 @@ class CPM2(T5):
     config_class = CPM2Config
     config: CPM2Config
     tasks: ClassVar[tuple[Task, ...]] = ("base", "seq2seq_lm")
+    runs_in_float16 = True  # its maps are scaled by their width for that
 
     def __init__(self, config: CPM2Config, task: Task = "seq2seq_lm") -> None:
         super().__init__(config, task)

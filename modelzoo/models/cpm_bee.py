@@ -13,7 +13,8 @@ from modelzoo.errors import ConfigError
 from modelzoo.layers import Decoder, Layout, RotaryEmbedding
 from modelzoo.layers.rotary import apply_rotary
 from modelzoo.models.cpm_bee_segments import RelationBias, SegmentMarks, check_segments
-from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, Marks, cpm_block, cpm_norm, predictable
+from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, cpm_block, cpm_norm
+from modelzoo.models.cpm_texts import Marks, before_labels, predictable
 from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings
 from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.inputs import check_labels, check_left_padded
@@ -166,7 +167,7 @@ class CpmBee(CpmDecoder):
             input_ids, labels, attention_mask=attention_mask, context=context, numbers=numbers, samples=samples, spans=spans
         )
         if context is None:
-            context = torch.ones_like(input_ids) if labels is None else (labels != IGNORED).cumsum(1) == 0
+            context = torch.ones_like(input_ids) if labels is None else before_labels(labels, spans)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if segments is not None:
             segments = SegmentMarks(*segments)

@@ -5,7 +5,7 @@ Soft prompts, where a family has them, stand before the text and are context.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +24,13 @@ from modelzoo.layers import (
     SelfAttentionBlock,
     TransformerBlock,
 )
+from modelzoo.models.cpm_texts import Marks, predictable
 from modelzoo.models.decoder_model import DecoderConfig, DecoderModel
 from modelzoo.models.inputs import check_ids, check_shape
-from modelzoo.models.losses import IGNORED
 from modelzoo.models.model import ModelOutput
 from modelzoo.models.targets import require_label_kind
 
-__all__ = ["NO_LIMIT", "CpmConfig", "CpmDecoder", "Marks", "cpm_block", "cpm_norm", "predictable"]
+__all__ = ["NO_LIMIT", "CpmConfig", "CpmDecoder", "cpm_block", "cpm_norm"]
 
 NO_LIMIT = 1 << 30
 """Positions of a family whose positions are distances, which have no end."""
@@ -113,15 +113,6 @@ def cpm_block(
     return TransformerBlock(own, FeedForwardBlock(feed_forward, cpm_norm(config), dropout=dropout, sum_scale=sum_scale), cross)
 
 
-class Marks(NamedTuple):
-    """What is known of each token of a batch beside its id; each (B, T), or None where nobody says."""
-
-    context: Tensor | None = None
-    spans: Tensor | None = None
-    segments: Tensor | None = None
-    positions: Tensor | None = None
-
-
 class CpmDecoder(DecoderModel):
     """A decoder with a context.
 
@@ -155,37 +146,24 @@ class CpmDecoder(DecoderModel):
         embedded: Tensor = self.embeddings(ids, layout.positions)
         return embedded
 
-    def _read(self, ids: Tensor, mask: Tensor | None, marks: Marks, labels: Tensor | None, *, num_prompts: int = 0) -> ModelOutput:
-        """Run the model on texts that begin with so many soft prompts, which are left out of the output.
+    def _read(self, ids: Tensor, mask: Tensor | None, marks: Marks, labels: Tensor | None) -> ModelOutput:
+        """Run the model on texts.
 
         Args:
-            ids: (B, P + T) int64.
-            mask: (B, P + T), non-zero where there is a token; None when all are.
-            marks: Of all P + T tokens.
+            ids: (B, T) int64.
+            mask: (B, T), non-zero where there is a token; None when all are.
+            marks: Of all tokens.
             labels: (B, T) int64, or None.
-            num_prompts: P.
         """
+        return self._run(ids, mask, marks, None if labels is None else predictable(labels, marks))
+
+    def _run(self, ids: Tensor, mask: Tensor | None, marks: Marks, wanted: Tensor | None) -> ModelOutput:
+        """Run the model; `wanted` are the labels that can be predicted."""
         present = torch.ones_like(ids) if mask is None else mask
         layout = Layout.packed(present, marks.positions, spans=marks.spans, context=marks.context)
         segments = None if marks.segments is None else layout.pack(marks.segments)
         hidden = self._embed(layout.pack(ids), segments, layout)
         hidden = self.decoder(hidden, layout, position=self._position(layout, segments))
         if self.task == "base":
-            return ModelOutput(last_hidden_state=layout.unpack(hidden)[:, num_prompts:])
-        wanted = None if labels is None else predictable(labels, marks, num_prompts)
-        output = self._language_model(hidden, layout, wanted)
-        return ModelOutput(loss=output.loss, logits=None if output.logits is None else output.logits[:, num_prompts:])
-
-
-def predictable(labels: Tensor, marks: Marks, num_prompts: int = 0) -> Tensor:
-    """Return (B, P + T) labels without those that no token can be scored on: its predecessor sees it, or is of another text."""
-    labels = labels.clone()
-    labels[:, :1] = IGNORED
-    labels = torch.cat([labels.new_full((len(labels), num_prompts), IGNORED), labels], dim=1)
-    if marks.context is not None:
-        labels = labels.masked_fill(marks.context.bool(), IGNORED)
-    if marks.spans is not None:
-        is_first = torch.ones_like(labels, dtype=torch.bool)
-        is_first[:, 1:] = marks.spans[:, 1:] != marks.spans[:, :-1]
-        labels = labels.masked_fill(is_first, IGNORED)
-    return labels
+            return ModelOutput(last_hidden_state=layout.unpack(hidden))
+        return self._language_model(hidden, layout, wanted)

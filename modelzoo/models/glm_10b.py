@@ -13,7 +13,8 @@ from torch import Tensor
 
 from modelzoo.errors import ConfigError, DataError
 from modelzoo.layers import Decoder, Layout, LearnedPositionEmbedding
-from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, Marks, cpm_block, cpm_norm
+from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, cpm_block, cpm_norm
+from modelzoo.models.cpm_texts import Marks
 from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings
 from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.inputs import check_left_padded, check_length

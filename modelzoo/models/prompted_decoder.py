@@ -9,7 +9,8 @@ from torch import Tensor
 
 from modelzoo.errors import ConfigError, DataError
 from modelzoo.layers import Decoder, KeyValueCache, Layout, Position, SegmentPositionBias
-from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, Marks, cpm_block, cpm_norm
+from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, cpm_block, cpm_norm
+from modelzoo.models.cpm_texts import Marks, Prompted, before_labels, predictable, with_soft_prompts
 from modelzoo.models.decoder_model import DecoderConfig
 from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.inputs import check_left_padded
@@ -97,6 +98,7 @@ class PromptedDecoder(CpmDecoder):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         context: Tensor | None = None,
+        spans: Tensor | None = None,
         segment_ids: Tensor | None = None,
         prompt_types: Tensor | None = None,
         labels: Tensor | None = None,
@@ -107,9 +109,12 @@ class PromptedDecoder(CpmDecoder):
             input_ids: (B, T) int64 in [0, vocab_size).
             attention_mask: (B, T), non-zero where there is a token; None when all are. Padding may be on either side.
             context: (B, T), non-zero at tokens that see each other on both sides and are not predicted; None as the class says.
+            spans: (B, T) int: several texts in one row, which do not see each other: a new number begins a new text, which gets a
+                soft prompt of its own. None for one text a row.
             segment_ids: (B, T) int64 in [0, segment_types); None for the segment of texts.
-            prompt_types: (B,) int64 in [0, prompt_types): the soft prompt of each row; None for that of texts.
-            labels: "causal_lm": (B, T) int64; -100 and tokens of the context are ignored. `labels[:, 1:]` are predicted.
+            prompt_types: (B,) or (B, T) int64 in [0, prompt_types): the soft prompt of each row, or at the first token of each text
+                the text's; None for that of texts.
+            labels: "causal_lm": (B, T) int64; -100, tokens of the context and first tokens of texts are ignored.
 
         Returns:
             The loss where labels were given, and the task's scores of the text's tokens. While training a language model with
@@ -118,33 +123,38 @@ class PromptedDecoder(CpmDecoder):
         Raises:
             DataError: An id, a label or a shape is out of range, or labels were given that the task does not take.
         """
-        self._check(input_ids, labels, attention_mask=attention_mask, context=context, segment_ids=segment_ids)
+        marks = {"attention_mask": attention_mask, "context": context, "spans": spans, "segment_ids": segment_ids}
+        self._check(input_ids, labels, **marks)
         if context is None:
-            context = torch.ones_like(input_ids) if labels is None else (labels != IGNORED).cumsum(1) == 0
+            context = torch.ones_like(input_ids) if labels is None else before_labels(labels, spans)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        ids, mask, segments = self._prompted(input_ids, mask, segment_ids, prompt_types)
-        context = torch.cat([context.new_ones(len(context), self.config.prompt_length), context], dim=1)
-        marks = Marks(context=context, segments=segments)
-        return self._read(ids, mask, marks, labels, num_prompts=self.config.prompt_length)
+        text = Marks(context=context, spans=spans, segments=segment_ids)
+        ids, mask, marked, places = self._prompted(input_ids, mask, text, prompt_types)
+        wanted = None
+        if labels is not None:
+            wanted = torch.full_like(ids, IGNORED).scatter(1, places, predictable(labels, text).to(ids.dtype))
+        output = self._run(ids, mask, marked, wanted)
 
-    def _prompted(
-        self, input_ids: Tensor, mask: Tensor, segment_ids: Tensor | None, prompt_types: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Put soft prompts, whose ids follow the vocabulary's, before ids, mask and segments."""
-        rows, length = len(input_ids), self.config.prompt_length
-        kinds = input_ids.new_full((rows,), self.text_prompt) if prompt_types is None else prompt_types
-        segments = torch.full_like(input_ids, self.text_segment) if segment_ids is None else segment_ids
-        self._check_kinds(kinds, segments, rows)
-        prompts = self.config.vocab_size + kinds.unsqueeze(1) * length + torch.arange(length, device=input_ids.device)
-        return (
-            torch.cat([prompts, input_ids], dim=1),
-            torch.cat([mask.new_ones(rows, length), mask], dim=1),
-            torch.cat([segments.new_zeros(rows, length), segments], dim=1),
-        )
+        def of_text(whole: Tensor | None) -> Tensor | None:
+            if whole is None or spans is None:
+                return None if whole is None else whole[:, self.config.prompt_length :]
+            return whole.gather(1, places.unsqueeze(-1).expand(-1, -1, whole.shape[-1]))
 
-    def _check_kinds(self, kinds: Tensor, segments: Tensor, rows: int) -> None:
-        if kinds.shape != (rows,):
-            raise DataError(f"prompt_types must have shape {(rows,)}, one a row, found {tuple(kinds.shape)}")
+        hidden, logits = of_text(output.last_hidden_state), of_text(output.logits)
+        return ModelOutput(loss=output.loss, logits=logits, last_hidden_state=hidden)
+
+    def _prompted(self, ids: Tensor, mask: Tensor, text: Marks, kinds: Tensor | None) -> Prompted:
+        """Put soft prompts, whose ids follow the vocabulary's, before each text."""
+        segments = torch.full_like(ids, self.text_segment) if text.segments is None else text.segments
+        kinds = ids.new_full((len(ids),), self.text_prompt) if kinds is None else kinds
+        self._check_kinds(kinds, segments)
+        marks = text._replace(segments=segments)
+        return with_soft_prompts(ids, mask, marks, kinds, length=self.config.prompt_length, first_id=self.config.vocab_size)
+
+    def _check_kinds(self, kinds: Tensor, segments: Tensor) -> None:
+        shape = tuple(segments.shape)
+        if tuple(kinds.shape) not in (shape[:1], shape):
+            raise DataError(f"prompt_types must have shape {shape[:1]}, one a row, or {shape}, found {tuple(kinds.shape)}")
         limits = (("prompt_types", kinds, self.config.prompt_types), ("segment_ids", segments, self.config.segment_types))
         for name, given, limit in limits:
             low, high = torch.stack(torch.aminmax(given)).tolist()
@@ -169,7 +179,9 @@ class PromptedDecoder(CpmDecoder):
         self._check(input_ids, None, attention_mask=attention_mask)
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         check_left_padded(mask)
-        ids, mask, segments = self._prompted(input_ids, mask, None, None)
+        ids, mask, marks, _ = self._prompted(input_ids, mask, Marks(context=torch.ones_like(mask)), None)
+        segments = marks.segments
+        assert segments is not None
         rows, width = ids.shape
         caches = new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight)
         layout = Layout.dense(rows, width, mask=mask, context=torch.ones_like(mask), device=ids.device)

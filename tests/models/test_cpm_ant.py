@@ -94,7 +94,7 @@ def test_bad_marks_are_refused_by_name():
         ours(IDS, segment_ids=torch.full_like(IDS, 4))
     with pytest.raises(DataError, match="prompt_types: -1 is not in 0 to 2"):
         ours(IDS, prompt_types=torch.tensor([0, -1]))
-    with pytest.raises(DataError, match=r"prompt_types must have shape \(2,\), one a row, found \(1,\)"):
+    with pytest.raises(DataError, match=r"prompt_types must have shape \(2,\), one a row, or \(2, 7\), found \(1,\)"):
         ours(IDS, prompt_types=torch.tensor([0]))
     with pytest.raises(DataError, match=r"context must have the shape of input_ids, \(2, 7\), found \(2, 6\)"):
         ours(IDS, context=torch.ones(2, 6))
