@@ -19,7 +19,7 @@ from modelzoo.models.lm_loss import lm_loss
 from modelzoo.models.losses import IGNORED, cross_entropy
 from modelzoo.models.model import Model, ModelConfig, ModelOutput
 from modelzoo.models.t5_config import MT5Config, T5Config
-from modelzoo.models.t5_parts import block, initial_std, position_bias
+from modelzoo.models.t5_parts import block, check_dtype, initial_std, position_bias
 from modelzoo.models.targets import require_label_kind, targets
 
 __all__ = ["MT5", "T5", "MT5Config", "T5Config"]
@@ -28,6 +28,7 @@ __all__ = ["MT5", "T5", "MT5Config", "T5Config"]
 class T5(Model):
     """T5 for one of five tasks.
 
+    It runs in float32 and bfloat16; float16 is refused, because the published weights overflow there.
     Equal to transformers' `T5Model`, `T5EncoderModel`, `T5ForConditionalGeneration`, `T5ForSequenceClassification` and
     `T5ForTokenClassification`. There is no longest sequence: distances beyond `max_distance` look alike.
 
@@ -40,6 +41,7 @@ class T5(Model):
     config_class: ClassVar[type[ModelConfig]] = T5Config
     config: T5Config
     tasks: ClassVar[tuple[Task, ...]] = ("base", "encoder", "seq2seq_lm", "classification", "token_classification")
+    runs_in_float16: ClassVar[bool] = False
 
     def __init__(self, config: T5Config, task: Task = "seq2seq_lm") -> None:
         super().__init__(config, task)
@@ -118,6 +120,7 @@ class T5(Model):
 
         Raises:
             DataError: An id or a label is out of range, or an input is missing.
+            ConfigError: It would run in float16.
         """
         require_label_kind(self.task, labels, None, None)
         context, context_layout = self._encode(input_ids, attention_mask, decoder_attention_mask)
@@ -137,6 +140,8 @@ class T5(Model):
         return self._language_model(hidden, layout, labels)
 
     def _encode(self, ids: Tensor, mask: Tensor | None, decoder_mask: Tensor | None) -> tuple[Tensor, Layout]:
+        if not self.runs_in_float16:
+            check_dtype(self.token.weight)
         layout = self._layout("input_ids", ids, mask, is_packed=mask is not None or decoder_mask is not None)
         hidden = self.encoder(self.dropout(self.token(layout.pack(ids))), layout)
         return self.dropout(hidden), layout

@@ -1,5 +1,9 @@
 """What a T5 is made of: its blocks, its position bias, and the spread of its first values."""
 
+import torch
+from torch import Tensor
+
+from modelzoo.errors import ConfigError
 from modelzoo.layers import (
     Attention,
     CrossAttentionBlock,
@@ -12,7 +16,25 @@ from modelzoo.layers import (
 )
 from modelzoo.models.t5_config import T5Config
 
-__all__ = ["block", "initial_std", "position_bias"]
+__all__ = ["block", "check_dtype", "initial_std", "position_bias"]
+
+
+def check_dtype(weight: Tensor) -> None:
+    """Refuse to compute in float16, by the weights' dtype or by autocast.
+
+    T5 was trained in bfloat16, whose range is float32's: in the published models the feed-forward networks' inner features and
+    outputs exceed float16's 65,504 and become infinite, then NaN. transformers keeps one of the two maps in float32 and clamps.
+
+    Raises:
+        ConfigError: It would be float16.
+    """
+    kind = weight.device.type
+    is_cast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
+    if weight.dtype == torch.float16 or is_cast:
+        raise ConfigError(
+            "T5 cannot run in float16: its feed-forward networks go beyond 65504 there and become infinite; load it with "
+            "dtype='bfloat16' or dtype='float32'"
+        )
 
 
 def position_bias(config: T5Config, *, is_bidirectional: bool) -> RelativePositionBias:
