@@ -17,6 +17,7 @@ from typing import Any
 
 from modelzoo.converters.family import Task
 from modelzoo.converters.mapping import Ignore, Mapping, Rule, Tied, modules
+from modelzoo.converters.modelcenter_vit import vit_mapping
 from modelzoo.converters.ops import Chain, Concat, Copy, Operation, Transpose
 from modelzoo.converters.value_ops import DropRows, Scale
 
@@ -250,6 +251,7 @@ FAMILIES: dict[str, tuple[Callable[[MappingABC[str, Any], Layout], Mapping], Tas
     "opt": (_opt, "causal_lm"),
     "t5": (_t5, "seq2seq_lm"),
     "mt5": (_t5, "seq2seq_lm"),
+    "vit": (vit_mapping, "classification"),
 }
 """The table of each family that ModelCenter had, and the task of a file with a head."""
 

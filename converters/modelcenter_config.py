@@ -7,6 +7,7 @@ An absent key means what ModelCenter's config class of the family means by it. T
 from typing import Any
 
 from modelzoo.converters.config_table import ConfigTable, Field, Require, boolean, choice, number, probability, size, token_id
+from modelzoo.converters.modelcenter_vit import VIT_KEYS, read_vit_values
 from modelzoo.errors import ConfigError, listing
 
 __all__ = ["KNOWN_KEYS", "TABLES", "our_values", "read_values"]
@@ -17,7 +18,7 @@ KNOWN_KEYS = frozenset((
     "pos_init_mean", "pos_init_std", "position_bias_num_buckets", "position_bias_max_distance", "norm_init_var", "norm_bias",
     "norm_eps", "att_init_mean", "att_init_std", "att_bias", "att_mask_value", "ffn_init_mean", "ffn_init_std", "ffn_bias",
     "ffn_activate_fn", "proj_init_mean", "proj_init_std", "proj_bias", "length_scale", "attn_scale", "half", "int8", "tied",
-    "cls_head", "post_layer_norm", "use_cache", "pad_token_id", "scale", "sep_tok_id", "attention_window",
+    "cls_head", "post_layer_norm", "use_cache", "pad_token_id", "scale", "sep_tok_id", "attention_window", *VIT_KEYS,
 ))  # fmt: skip
 """What ModelCenter's config classes of these families take."""
 
@@ -231,12 +232,14 @@ def read_values(family: str, source: dict[str, Any]) -> dict[str, Any]:
     """Read ModelCenter's config.json of a family: values by our names, ModelCenter's defaults for absent keys.
 
     Args:
-        family: One of `TABLES`.
+        family: One of `TABLES`, or "vit".
         source: The parsed file.
 
     Raises:
         ConfigError: Keys of other families or of Hugging Face, or values that the family's models in Hugging Face's form have not.
     """
+    if family == "vit":
+        return read_vit_values(source)
     problems = _foreign_keys(family, source)
     if problems:
         raise ConfigError(f"config.json is not one of ModelCenter's {family}:\n{listing(problems)}")
@@ -264,6 +267,8 @@ def our_values(family: str, values: dict[str, Any], *, is_tied: bool) -> dict[st
     """
     activation = str(values["activation"])
     result = {**values, "activation": activation.removeprefix("gated_"), "tie_word_embeddings": is_tied}
+    if family == "vit":
+        result["pooler_size"] = values["hidden_size"]  # of the pooler that a classifier has not: Hugging Face's default
     if family == "opt":
         result["word_size"] = values["hidden_size"]
     if family in ("t5", "mt5"):

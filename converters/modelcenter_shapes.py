@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modelzoo.converters.modelcenter import Layout
+from modelzoo.converters.modelcenter_vit import VIT_SHAPES
 from modelzoo.converters.ops import Shape
 
 __all__ = ["shape_of"]
@@ -48,9 +49,9 @@ def shape_of(key: str, values: Mapping[str, Any], layout: Layout) -> Shape:
         values: The config's values by our names.
         layout: What the file's tensors say.
     """
-    letters = next((shape for end, shape in _SHAPES.items() if key == end or key.endswith(f".{end}")), "D")
+    letters = VIT_SHAPES.get(key) or next((shape for end, shape in _SHAPES.items() if key == end or key.endswith(f".{end}")), "D")
     sizes = {
-        "V": values["vocab_size"] + layout.padding_rows,
+        "V": values.get("vocab_size", 0) + layout.padding_rows,
         "D": values["hidden_size"],
         "A": values["num_heads"] * values["head_size"],
         "K": values.get("num_key_value_heads", values["num_heads"]) * values["head_size"],
@@ -59,5 +60,10 @@ def shape_of(key: str, values: Mapping[str, Any], layout: Layout) -> Shape:
         "T": values.get("type_vocab_size"),
         "B": values.get("num_buckets"),
         "N": values["num_heads"],
+        "C": values.get("num_channels"),
+        "p": values.get("patch_size", (None,))[0],
+        "X": values.get("num_positions"),
+        "L": values.get("num_labels"),
+        "1": 1,
     }
     return tuple(int(sizes[letter]) for letter in letters)

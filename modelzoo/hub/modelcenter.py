@@ -66,8 +66,8 @@ def convert_modelcenter(
     Args:
         source: The folder with config.json and pytorch_model.pt.
         target: The new folder.
-        family: bert, roberta, longformer, gpt2, gptj, llama, opt, t5 (v1.0, v1.1, FLAN) or mt5. The files do not say it: BERT and
-            RoBERTa have the same names and the same keys.
+        family: bert, roberta, longformer, gpt2, gptj, llama, opt, t5 (v1.0, v1.1, FLAN), mt5 or vit. The files do not say it: BERT
+            and RoBERTa have the same names and the same keys.
         allow_pickle: Must be on, because the file is a pickle; torch's restricted reader reads it.
         dtype: "auto" (the file's), "float32", "float16" or "bfloat16".
         residual_scale: For T5 alone: 100 for t5, t5-v1_1 and mt5, 1 for flan-t5. The files do not say it, unless the config has
@@ -244,6 +244,11 @@ def _notes(found: Source, dtype: torch.dtype) -> list[str]:
         notes.append(
             "max_position_embeddings is 2048: ModelCenter's config does not have it; set it in config.json for a model trained on "
             "longer texts (LLaMA-2: 4096)"
+        )
+    if found.family == "vit":
+        notes.append(
+            "layer_norm_eps is 1e-05, as ModelCenter computed; the published weights are for 1e-12: set that in config.json if "
+            "these are they, not trained further"
         )
     unknown = sorted(set(found.config) - KNOWN_KEYS)
     if unknown:

@@ -11,6 +11,7 @@ from modelzoo.converters.matching import raise_if_unfit
 from modelzoo.converters.modelcenter import FAMILIES, Layout, head_prefix
 from modelzoo.converters.modelcenter_config import read_values
 from modelzoo.converters.modelcenter_shapes import shape_of
+from modelzoo.converters.modelcenter_vit import VIT_ANCHOR
 from modelzoo.errors import CheckpointError, listing
 from modelzoo.hub.checkpoint import Checkpoint
 from modelzoo.hub.files import shown
@@ -21,7 +22,7 @@ FILE = "pytorch_model.pt"
 """Where ModelCenter keeps a model's weights."""
 
 TABLE = "input_embedding.weight"
-"""ModelCenter's name of the token table, in every family."""
+"""ModelCenter's name of the token table, in every family of texts."""
 
 SEQ2SEQ = ("t5", "mt5")
 """The families whose residual was divided."""
@@ -87,12 +88,13 @@ def opened(checkpoint: Checkpoint, family: str, config: dict[str, Any], scale: i
             them.
     """
     values = read_values(family, config)
-    tables = [key for key in checkpoint.tensors if key == TABLE or key.endswith(f".{TABLE}")]
+    anchor = VIT_ANCHOR if family == "vit" else TABLE
+    tables = [key for key in checkpoint.tensors if key == anchor or key.endswith(f".{anchor}")]
     where = checkpoint.folder / FILE
     if len(tables) != 1:
         few = ", ".join(shown(key) for key in (tables or list(checkpoint.tensors))[:3]) or "nothing"
-        raise CheckpointError(f"{where}: {TABLE}: expected once in a checkpoint of ModelCenter's, found {few}")
-    prefix = tables[0].removesuffix(TABLE)
+        raise CheckpointError(f"{where}: {anchor}: expected once in a checkpoint of ModelCenter's, found {few}")
+    prefix = tables[0].removesuffix(anchor)
     keys: dict[str, str] = {}
     for key in checkpoint.tensors:
         name = key.removeprefix(prefix)
@@ -100,10 +102,17 @@ def opened(checkpoint: Checkpoint, family: str, config: dict[str, Any], scale: i
             raise CheckpointError(f"{where}: {shown(key)}: expected once, found also as {shown(keys[name])}. Remove one of them")
         keys[name] = key
     found = Source(checkpoint, keys, family, config, values, Layout(residual_scale=scale))
+    if family == "vit":
+        _check_sizes(found, _vit_sizes(values))
+        return found
     layout, vocab_size = _layout(found, scale)
     found = Source(checkpoint, keys, family, config, {**values, "vocab_size": vocab_size}, layout)
     _check_stated(found)
     return found
+
+
+_Stated = tuple[str, int, str, int]
+"""Tensor, dimension, config key, size."""
 
 
 def _layout(found: Source, scale: int) -> tuple[Layout, int]:
@@ -189,6 +198,23 @@ def _check_stated(found: Source) -> None:
         stated.append(("position_embedding.weight", 0, name, rows))
     if "type_vocab_size" in values:
         stated.append(("token_type_embedding.weight", 0, "type_size", values["type_vocab_size"]))
+    _check_sizes(found, stated)
+
+
+def _vit_sizes(values: dict[str, Any]) -> list[_Stated]:
+    """Return the sizes that a ViT's config states."""
+    return [
+        (VIT_ANCHOR, 0, "hidden_size", values["hidden_size"]),
+        (VIT_ANCHOR, 1, "channels_in", values["num_channels"]),
+        (VIT_ANCHOR, 2, "patch_size", values["patch_size"][0]),
+        ("patch_embed.pos_embed", 1, "(img_size / patch_size) ** 2 + 1", values["num_positions"]),
+        ("blocks.layers.0.ffn.ffn.w_in.w.weight", 0, "mlp_size", values["intermediate_size"]),
+        ("head.weight", 0, "num_classes", values["num_labels"]),
+    ]
+
+
+def _check_sizes(found: Source, stated: list[_Stated]) -> None:
+    """Compare stated sizes, and numbers of layers, with the tensors."""
     lines = []
     for name, dim, field, expected in stated:
         if name in found.keys and len(found.info(name).shape) > dim and found.info(name).shape[dim] != expected:
@@ -212,7 +238,7 @@ def _stacks(found: Source) -> list[tuple[str, str, int]]:
     if found.family in SEQ2SEQ:
         counts = (("encoder", values["num_layers"]), ("decoder", values["num_decoder_layers"]))
         return [(side, f"num_{side}_layers", count) for side, count in counts]
-    return [(found.layout.stack, "num_layers", values["num_layers"])]
+    return [("blocks" if found.family == "vit" else found.layout.stack, "num_layers", values["num_layers"])]
 
 
 def matched(found: Source, *, allow_float64: bool) -> Match:

@@ -1,11 +1,14 @@
 """Tiny models of transformers written as ModelCenter keeps them, by the naive formulas of its layout."""
 
 import json
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
@@ -199,6 +202,35 @@ def t5(kind: str = "v1.0", *, scale: float = 100) -> Files:
     activation = "gated_gelu_new" if is_gated else "relu"
     config = T5_SHAPE | {"num_encoder_layers": 2, "num_decoder_layers": 3, "ffn_activate_fn": activation, "tied": not is_gated}
     return model, config, out
+
+
+VIT = {"image_size": 8, "patch_size": 4, "num_channels": 2, "num_labels": 5, "layer_norm_eps": 1e-5}
+VIT_SHAPE = {"img_size": 8, "patch_size": 4, "channels_in": 2, "num_classes": 5, "hidden_size": 16, "num_layers": 3, "num_heads": 4}
+
+
+def vit() -> Files:
+    """ViT: its norms stand where Hugging Face's do, in blocks of another name."""
+    sizes = {name: value for name, value in SIZES.items() if name != "vocab_size"}
+    model = randomised(transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, **VIT)))
+    place = Path(tempfile.mkdtemp())
+    model.save_pretrained(place)  # transformers has other names in memory
+    theirs = load_file(place / "model.safetensors")
+    shutil.rmtree(place)
+    out: dict[str, Tensor] = {}
+    put(out, "patch_embed.proj", theirs, "vit.embeddings.patch_embeddings.projection")
+    out["patch_embed.cls_token"] = theirs["vit.embeddings.cls_token"]
+    out["patch_embed.pos_embed"] = theirs["vit.embeddings.position_embeddings"]
+    for layer in range(3):
+        ours, source = f"blocks.layers.{layer}", f"vit.encoder.layer.{layer}"
+        put(out, f"{ours}.self_att.layernorm_before_attention", theirs, f"{source}.layernorm_before")
+        names = [f"{source}.attention.{name}" for name in ("attention.query", "attention.key", "attention.value", "output.dense")]
+        put_attention(out, f"{ours}.self_att", theirs, names)
+        put(out, f"{ours}.ffn.layernorm_before_ffn", theirs, f"{source}.layernorm_after")
+        put(out, f"{ours}.ffn.ffn.w_in.w", theirs, f"{source}.intermediate.dense")
+        put(out, f"{ours}.ffn.ffn.w_out", theirs, f"{source}.output.dense")
+    put(out, "blocks.output_layernorm", theirs, "vit.layernorm")
+    put(out, "head", theirs, "classifier")
+    return model, VIT_SHAPE | {"mlp_size": 24, "attn_bias": True, "norm_bias": True, "ffn_bias": True, "drop": 0.0}, out
 
 
 def written(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> Path:

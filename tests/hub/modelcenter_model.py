@@ -70,6 +70,71 @@ def gpt2_logits(tensors: Tensors, ids: Tensor) -> Tensor:
     return F.linear(norm(tensors, "encoder.output_layernorm", x, 1e-5), tensors["input_embedding.weight"])
 
 
+def vit_logits(tensors: Tensors, pixels: Tensor) -> Tensor:
+    """Patches by convolution, a class token in front, pre-norm blocks, the head on the first token."""
+    patches = F.conv2d(pixels, tensors["patch_embed.proj.weight"], tensors["patch_embed.proj.bias"], stride=4)
+    x = torch.cat([tensors["patch_embed.cls_token"].expand(len(pixels), 1, -1), patches.flatten(2).transpose(1, 2)], 1)
+    x = x + tensors["patch_embed.pos_embed"]
+    for layer in range(3):
+        name = f"blocks.layers.{layer}"
+        y = norm(tensors, f"{name}.self_att.layernorm_before_attention", x, 1e-5)
+        x = x + attention(tensors, f"{name}.self_att.self_attention", y, y, 4, bias=0, scale=True)
+        x = x + feed_forward(tensors, f"{name}.ffn.ffn", norm(tensors, f"{name}.ffn.layernorm_before_ffn", x, 1e-5), F.gelu)
+    return linear(tensors, "head", norm(tensors, "blocks.output_layernorm", x, 1e-5)[:, 0])
+
+
+def llama_logits(tensors: Tensors, ids: Tensor) -> Tensor:
+    """Grouped keys turned by half-split rotary phases, gated feed-forward."""
+    size = ids.shape[1]
+    phases = torch.arange(size)[:, None] * 10000.0 ** (-torch.arange(0, 4, 2) / 4)
+    turn = [torch.cat([part, part], -1) for part in (phases.cos(), phases.sin())]
+    return _rotary_logits(tensors, ids, 1e-6, 2, lambda x: x * turn[0] + torch.cat([-x[..., 2:], x[..., :2]], -1) * turn[1], F.silu)
+
+
+def gptj_logits(tensors: Tensors, ids: Tensor) -> Tensor:
+    """Both sublayers of a block side by side, heads turned in neighbouring pairs, an output layer with a bias."""
+    size = ids.shape[1]
+    phases = torch.arange(size)[:, None] * 10000.0 ** (-torch.arange(0, 4, 2) / 4)
+    cos, sin = phases.cos().repeat_interleave(2, -1), phases.sin().repeat_interleave(2, -1)
+
+    def turned(x: Tensor) -> Tensor:
+        return x * cos + torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2) * sin
+
+    return _rotary_logits(tensors, ids, 1e-5, 4, turned, lambda z: F.gelu(z, approximate="tanh"), is_parallel=True)
+
+
+def _rotary_logits(
+    tensors: Tensors, ids: Tensor, eps: float, groups: int, turn: Callable[[Tensor], Tensor], act: Callable[[Tensor], Tensor],
+    *, is_parallel: bool = False,
+) -> Tensor:  # fmt: skip
+    x = tensors["input_embedding.weight"][ids]
+    for layer in range(3):
+        name = f"encoder.layers.{layer}"
+        y = norm(tensors, f"{name}.self_att.layernorm_before_attention", x, eps)
+        inner = f"{name}.self_att.self_attention"
+        q = turn(linear(tensors, f"{inner}.project_q", y).unflatten(-1, (4, -1)).transpose(1, 2))
+        k, v = (linear(tensors, f"{inner}.project_{kind}", y).unflatten(-1, (groups, -1)).transpose(1, 2) for kind in "kv")
+        k, v = (part.repeat_interleave(4 // groups, 1) for part in (turn(k), v))
+        mixed = (q @ k.transpose(-1, -2) / 2 + causal(ids.shape[1])).softmax(-1) @ v
+        attended = linear(tensors, f"{inner}.attention_out", mixed.transpose(1, 2).flatten(-2))
+        before = x
+        x = x + attended
+        z = norm(tensors, f"{name}.ffn.layernorm_before_ffn", before if is_parallel else x, eps)
+        x = x + feed_forward(tensors, f"{name}.ffn.ffn", z, act)
+    return linear(tensors, "output_projection", norm(tensors, "encoder.output_layernorm", x, eps))
+
+
+def opt_logits(tensors: Tensors, ids: Tensor) -> Tensor:
+    """Pre-norm blocks whose positions count from 2."""
+    x = tensors["input_embedding.weight"][ids] + tensors["position_embedding.weight"][2 : 2 + ids.shape[1]]
+    for layer in range(3):
+        name = f"decoder.layers.{layer}"
+        y = norm(tensors, f"{name}.self_att.layernorm_before_attention", x, 1e-5)
+        x = x + attention(tensors, f"{name}.self_att.self_attention", y, y, 4, bias=causal(ids.shape[1]), scale=True)
+        x = x + feed_forward(tensors, f"{name}.ffn.ffn", norm(tensors, f"{name}.ffn.layernorm_before_ffn", x, 1e-5), F.relu)
+    return F.linear(norm(tensors, "decoder.output_layernorm", x, 1e-5), tensors["input_embedding.weight"])
+
+
 def _buckets(size: int, *, bidirectional: bool) -> Tensor:
     """Buckets of distances below 8, which have one each."""
     distance = torch.arange(size)[:, None] - torch.arange(size)[None, :]

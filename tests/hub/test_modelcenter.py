@@ -1,6 +1,7 @@
 """ModelCenter's checkpoints come back as what transformers had, whatever ModelCenter did to them."""
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from safetensors.torch import load_file
 
 from modelzoo.errors import CheckpointError, ConfigError
 from modelzoo.hub import convert_modelcenter
+from modelzoo.hub.checkpoint import open_pickle
+from modelzoo.hub.modelcenter_source import opened
 from modelzoo.models.auto import from_pretrained
 from modelzoo.verification import verify
 
@@ -28,6 +31,7 @@ EXACT: dict[str, tuple[str, Callable[[], files.Files]]] = {
     "llama": ("llama", files.llama),
     "llama tied": ("llama", lambda: files.llama(tied=True)),
     "flan-t5": ("t5", lambda: files.t5("v1.1", scale=1)),
+    "vit": ("vit", files.vit),
 }
 SCALED: dict[str, tuple[str, Callable[[], files.Files]]] = {
     "t5": ("t5", files.t5),
@@ -35,6 +39,13 @@ SCALED: dict[str, tuple[str, Callable[[], files.Files]]] = {
     "mt5": ("mt5", lambda: files.t5("mt5")),
 }
 SCALES = {**dict.fromkeys(SCALED, 100), "flan-t5": 1}
+
+
+def in_file(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What transformers writes; it has other names for ViT in memory."""
+    with tempfile.TemporaryDirectory() as place:
+        model.save_pretrained(place)
+        return model.state_dict() | load_file(Path(place) / "model.safetensors")
 
 
 def convert(case: str, tmp_path: Path) -> tuple[torch.nn.Module, Path]:
@@ -48,10 +59,26 @@ def convert(case: str, tmp_path: Path) -> tuple[torch.nn.Module, Path]:
 @pytest.mark.parametrize("case", EXACT)
 def test_every_tensor_comes_back_as_it_was(case: str, tmp_path: Path) -> None:
     model, folder = convert(case, tmp_path)
-    found, expected = load_file(folder / "model.safetensors"), model.state_dict()
+    found, expected = load_file(folder / "model.safetensors"), in_file(model)
     unused = ("cls.predictions.bias", "lm_head.bias") if "untied" in case else ()  # transformers has it, and reads decoder.bias
     assert all(torch.equal(value, expected[name]) for name, value in found.items() if name not in unused and ".pooler." not in name)
-    assert {name for name, _ in model.named_parameters()} <= {*found}
+    assert case == "vit" or {name for name, _ in model.named_parameters()} <= {*found}
+
+
+@pytest.mark.parametrize("case", EXACT | SCALED)
+def test_the_table_of_names_goes_both_ways(case: str, tmp_path: Path) -> None:
+    """From Hugging Face's names back to ModelCenter's: every tensor that is not left out, and the padding row of zeros."""
+    _, config, tensors = (EXACT | SCALED)[case][1]()
+    family = (EXACT | SCALED)[case][0]
+    folder = files.written(tmp_path / "old", config, tensors)
+    with open_pickle(folder, "pytorch_model.pt", allow_pickle=True) as checkpoint:
+        source = opened(checkpoint, family, config, SCALES.get(case, 1))
+        mapping = source.mapping
+        theirs = mapping.to_theirs(mapping.to_ours(tensors))
+    twice = {tie.alias for tie in mapping.tied}  # GPT-J's second norm, which is the first
+    assert {name for name in tensors if mapping.ignored(name) is None} - twice == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(value, tensors[name], rtol=2**-22 if case in SCALED else 0, atol=0)
 
 
 @pytest.mark.parametrize("case", SCALED)
@@ -77,6 +104,8 @@ def test_logits_are_those_of_the_model_that_modelcenter_was_given(case: str, tmp
     model, folder = convert(case, tmp_path)
     ours = from_pretrained(folder)
     ids = torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0))
+    if case == "vit":
+        ids = torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(0))
     extra = {"labels": ids} if hasattr(model.config, "d_kv") else {}
     with torch.no_grad():
         torch.testing.assert_close(ours(ids, **extra).logits, model(ids, **extra).logits, rtol=0, atol=1e-5)

@@ -53,3 +53,28 @@ def test_t5_with_the_division(kind: str, tmp_path: Path) -> None:
     if kind == "v1.0":
         expected *= 100 / built[0].config.d_model ** 0.5  # what "scale": true multiplies
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+NAIVE = {
+    "llama": (files.llama, naive.llama_logits),
+    "gptj": (files.gptj, naive.gptj_logits),
+    "opt": (files.opt, naive.opt_logits),
+}
+
+
+@pytest.mark.parametrize("family", NAIVE)
+def test_decoders_as_they_stand(family: str, tmp_path: Path) -> None:
+    build, logits = NAIVE[family]
+    built = build()
+    with torch.no_grad():
+        found = converted(built, family, tmp_path)(IDS).logits
+    torch.testing.assert_close(found, logits(built[2], IDS), rtol=0, atol=1e-5)
+
+
+def test_vit_with_the_epsilon_of_its_blocks(tmp_path: Path) -> None:
+    built = files.vit()
+    pixels = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+    model = converted(built, "vit", tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(model(pixels).logits, naive.vit_logits(built[2], pixels), rtol=0, atol=1e-5)
+    assert model.config.norm_eps == 1e-5

@@ -128,3 +128,25 @@ def test_files_that_are_no_checkpoint_are_refused(tmp_path: Path) -> None:
     (tmp_path / "taken" / "file").touch()
     with pytest.raises(SaveError, match="taken"):
         convert_modelcenter(source, tmp_path / "taken", "bert", allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"representation_size": 8}, "representation_size: expected null, found 8"),
+        ({"attn_bias": False}, "attn_bias: expected true, found false"),
+        ({"image_size": 8}, "image_size: expected ModelCenter's own keys of a ViT"),
+        ({"dim_model": 16}, "dim_model: expected ModelCenter's own keys of a ViT"),
+        ({"num_heads": 3}, "num_heads: expected a divisor of hidden_size=16, found 3"),
+        ({"num_classes": 7}, "num_classes: expected 5, as head.weight has, found 7"),
+        ({"img_size": 12}, r"pos_embed has, found 10"),
+        ({"patch_size": 2}, "patch_size: expected 4, as patch_embed.proj.weight has, found 2"),
+        ({"num_layers": 2}, "num_layers: expected 3, as pytorch_model.pt has, found 2"),
+    ],
+)
+def test_a_vit_that_is_not_hugging_faces_is_refused(change: dict[str, object], words: str, tmp_path: Path) -> None:
+    _, config, tensors = files.vit()
+    source = files.written(tmp_path / "old", config | change, tensors)
+    with pytest.raises((ConfigError, CheckpointError)) as caught:
+        convert_modelcenter(source, tmp_path / "new", "vit", allow_pickle=True)
+    assert words in str(caught.value)
