@@ -139,38 +139,43 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return what `forward` maps to its output: (..., N * H) float; arguments and errors as there."""
         _check_places(layout, context, context_layout, cache)
-        query = self._heads(self.query(hidden), self.num_heads, self.query_norm)
+        key_layout = layout if context_layout is None else context_layout
+        stored = None
+        if cache is not None and context is not None and cache.length:
+            query, stored = self.query(hidden), cache.stored()
+        else:
+            query, key, value = self.project(hidden, hidden if context is None else context)
+            key = self._heads(key, self.num_key_value_heads, self.key_norm)
+            if position.key_rotary is not None:
+                key = apply_rotary(key, position.key_rotary)
+            value = self._heads(value, self.num_key_value_heads, None)
+        query = self._heads(query, self.num_heads, self.query_norm)
         if position.query_rotary is not None:
             query = apply_rotary(query, position.query_rotary)
-        key_layout = layout if context_layout is None else context_layout
         if layout.is_packed:
-            key, value = self._key_value(hidden if context is None else context, position)
             return self._attend_packed(query, key, value, layout, key_layout, position.bias)
-        key, value = self._cached_key_value(hidden, context, position, cache)
-        return self._attend_dense(query.transpose(1, 2), key, value, layout, key_layout, position.bias)
+        if stored is None:
+            stored = key.transpose(1, 2), value.transpose(1, 2)
+            stored = stored if cache is None else cache.append(*stored)
+        return self._attend_dense(query.transpose(1, 2), *stored, layout, key_layout, position.bias)
+
+    def project(self, hidden: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values before norms and positions.
+
+        Args:
+            hidden: (..., D) float: where the queries come from.
+            source: (..., C) float: where keys and values come from; `hidden` itself in self-attention.
+
+        Returns:
+            (..., N * H), (..., K * H) and (..., K * H) float.
+        """
+        return self.query(hidden), self.key(source), self.value(source)
 
     def _heads(self, projected: Tensor, num_heads: int, norm: nn.Module | None) -> Tensor:
         heads: Tensor = projected.unflatten(-1, (num_heads, self.head_size))
         if norm is not None:
             heads = norm(heads)
         return heads
-
-    def _key_value(self, source: Tensor, position: Position) -> tuple[Tensor, Tensor]:
-        """Return keys and values, each (..., K, H)."""
-        key = self._heads(self.key(source), self.num_key_value_heads, self.key_norm)
-        if position.key_rotary is not None:
-            key = apply_rotary(key, position.key_rotary)
-        return key, self._heads(self.value(source), self.num_key_value_heads, None)
-
-    def _cached_key_value(
-        self, hidden: Tensor, context: Tensor | None, position: Position, cache: KeyValueCache | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return keys and values, each (B, K, S, H), earlier tokens included."""
-        if cache is not None and context is not None and cache.length:
-            return cache.stored()
-        key, value = self._key_value(hidden if context is None else context, position)
-        key, value = key.transpose(1, 2), value.transpose(1, 2)
-        return (key, value) if cache is None else cache.append(key, value)
 
     def _attend_packed(
         self,

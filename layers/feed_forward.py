@@ -58,12 +58,21 @@ class FeedForward(nn.Module):
         Returns:
             (..., output_size) float.
         """
-        if self.gate is None:
-            inner = self._function(self.up(hidden))
-        else:
-            inner = self._function(self.gate(hidden)) * self.up(hidden)
+        gate, up = self.project(hidden)
+        inner = self._function(up) if gate is None else self._function(gate) * up
         output: Tensor = self.down(self.dropout(inner))
         return output
+
+    def project(self, hidden: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return what the gate, if there is one, and the inner map make of the input.
+
+        Args:
+            hidden: (..., D) float.
+
+        Returns:
+            Each (..., F) float; None for no gate.
+        """
+        return None if self.gate is None else self.gate(hidden), self.up(hidden)
 
     def extra_repr(self) -> str:
         """What `print` shows of this layer, beside its maps."""

@@ -62,6 +62,12 @@ def attention_masks(
     return key.remember((other, is_causal, window), lambda: _make_masks(query, key, is_causal, window))  # type: ignore[return-value]  # untyped memo
 
 
+def _sees_all(query: Layout, key: Layout, width: int, window: int | None) -> bool:
+    """Return whether the queries are the last column alone, as in writing token by token, and no key is out of their window."""
+    is_last = query is key and query.batch_shape[1] == 1 and key.context is None
+    return is_last and (window is None or width <= window)
+
+
 def _make_masks(query: Layout, key: Layout, is_causal: bool, window: int | None) -> Tensor | tuple[Tensor | None, ...] | None:
     ordered = is_causal or window is not None or key.context is not None
     if key.lengths is not None and query.lengths is not None:
@@ -77,9 +83,9 @@ def _make_masks(query: Layout, key: Layout, is_causal: bool, window: int | None)
             contexts = zip(query.context.split(query.lengths), key.context.split(key.lengths), strict=True)
             masks = [_with_context(mask, *pair) for mask, pair in zip(masks, contexts, strict=True)]
         return tuple(_seen(mask) if mask.shape[-1] else None for mask in masks)
-    if not ordered and key.mask is None:
-        return None
     width = key.start + key.batch_shape[1]
+    if key.mask is None and (not ordered or _sees_all(query, key, width, window)):
+        return None
     key_columns = torch.arange(width, device=query.columns.device)
     if ordered:
         allowed = _allowed(query.columns, key_columns, is_causal, window)[None, None]

@@ -17,8 +17,8 @@ class RotaryTable(NamedTuple):
     """Phases of some tokens.
 
     Attributes:
-        cos: (..., 1, R/2) float32, R the rotated part of a head.
-        sin: As `cos`.
+        cos: (..., 1, R) float32, R the rotated part of a head: factor of each dimension.
+        sin: As `cos`: factor of each dimension's partner, negative for the first of a pair.
         is_interleaved: Whether dimension 2i turns with 2i+1 (GPT-J) or i with i + R/2 (LLaMA).
     """
 
@@ -146,7 +146,7 @@ class RotaryEmbedding(nn.Module):
             length: Dynamic scaling only: tokens of the longest sequence; None for the highest of `positions` + 1.
 
         Returns:
-            A table of (..., 1, rotary_size/2) float32.
+            A table of (..., 1, rotary_size) float32.
         """
         if self.inverse_frequencies.dtype != torch.float32:  # `to(torch.bfloat16)` of a model casts its buffers too
             self.init_weights()
@@ -156,11 +156,15 @@ class RotaryEmbedding(nn.Module):
         phases = positions.float().unsqueeze(-1).unsqueeze(-1) * frequencies
         factor = self._attention_factor()
         cos, sin = phases.cos(), phases.sin()
-        return (
-            RotaryTable(cos, sin, self.is_interleaved)
-            if factor == 1
-            else RotaryTable(cos * factor, sin * factor, self.is_interleaved)
-        )
+        if factor != 1:
+            cos, sin = cos * factor, sin * factor
+        return RotaryTable(self._paired(cos, cos), self._paired(-sin, sin), self.is_interleaved)
+
+    def _paired(self, of_first: Tensor, of_second: Tensor) -> Tensor:
+        """Put the numbers of each pair, (..., R/2), where its two dimensions are: (..., R)."""
+        if self.is_interleaved:
+            return torch.stack((of_first, of_second), dim=-1).flatten(-2)
+        return torch.cat((of_first, of_second), dim=-1)
 
     @property
     def _is_dynamic(self) -> bool:
@@ -226,18 +230,20 @@ def apply_rotary(heads: Tensor, table: RotaryTable) -> Tensor:
 
     Args:
         heads: (..., N, H) float.
-        table: Phases of (..., 1, R/2), R <= H.
+        table: Phases of (..., 1, R), R <= H.
 
     Returns:
         (..., N, H) in the dtype of `heads`.
     """
-    cos, sin = table.cos.to(heads.dtype), table.sin.to(heads.dtype)
-    size = 2 * cos.shape[-1]
-    turned, kept = heads[..., :size], heads[..., size:]
+    cos, sin = table.cos, table.sin
+    if cos.dtype != heads.dtype:
+        cos, sin = cos.to(heads.dtype), sin.to(heads.dtype)
+    size = cos.shape[-1]
+    is_whole = size == heads.shape[-1]
+    turned = heads if is_whole else heads[..., :size]
     if table.is_interleaved:
-        first, second = turned[..., 0::2], turned[..., 1::2]
-        turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+        partners = turned.unflatten(-1, (size // 2, 2)).flip(-1).flatten(-2)
     else:
-        first, second = turned.chunk(2, dim=-1)
-        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    return turned if size == heads.shape[-1] else torch.cat((turned, kept), dim=-1)
+        partners = turned.roll(size // 2, -1)
+    turned = turned * cos + partners * sin
+    return turned if is_whole else torch.cat((turned, heads[..., size:]), dim=-1)

@@ -6,13 +6,14 @@ operators `mkldnn::_reorder_linear_weight` and `mkldnn::_linear_pointwise`. Wher
 result, `is_available` is False and callers keep the plain product.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["is_available", "linear", "pack"]
+__all__ = ["PackedProduct", "is_available", "linear", "pack"]
 
 
 @cache
@@ -54,3 +55,34 @@ def linear(hidden: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     """
     mapped: Tensor = torch.ops.mkldnn._linear_pointwise(hidden, packed, bias, "none", [], "")
     return mapped
+
+
+class PackedProduct:
+    """x -> scale * (x Wᵀ) + b, by one or several maps of the same input; there is no backward.
+
+    Args:
+        weights: Each (out, in) float32 on the CPU; the outputs follow each other.
+        biases: Each (out,) float32, or None for no biases.
+        scale: Factor on x Wᵀ.
+        num_rows: Rows that come at once; another number is as right, but slower.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor] | None, scale: float, num_rows: int) -> None:
+        weight = weights[0] if len(weights) == 1 else torch.cat([each.detach() for each in weights])
+        self._packed, self._scale = pack(weight, num_rows), scale
+        self._bias = None if biases is None else torch.cat([each.detach() for each in biases])
+        self.size_bytes = weight.numel() * weight.element_size()
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Multiply.
+
+        Args:
+            hidden: (..., in) float32.
+
+        Returns:
+            (..., out) float32.
+        """
+        if self._scale == 1.0:
+            return linear(hidden, self._packed, self._bias)
+        mapped = linear(hidden, self._packed, None) * self._scale
+        return mapped if self._bias is None else mapped + self._bias

@@ -1,39 +1,29 @@
 """Weights in the CPU's own layout while a model writes.
 
 Writing one token reads every weight once, so its time is that of reading memory; prepacked weights are read about twice as fast
-(see `onednn`). The layers' functions are replaced on the instances and put back afterwards: layers and models know nothing of it.
+(see `row_product` for one row and `onednn` for more). Maps of the same input are multiplied as one where that costs no memory of
+its own. The layers' functions are replaced on the instances and put back afterwards: layers and models know nothing of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
-from modelzoo.generation import onednn
-from modelzoo.layers import Embedding, Linear
+from modelzoo.generation.packed_map import PackedMap, Packing, can_be_packed, is_available, is_copied
+from modelzoo.layers import Attention, Embedding, FeedForward, Linear
 
 __all__ = ["Packing", "is_worth_it", "prepacked"]
 
-_WORTH_TOKENS = 16  # packing costs about as much time as it saves on ten tokens
-_SMALLEST = 1 << 14  # elements: below, calling the operator costs more than reading faster saves
+_WORTH_TOKENS = 16  # packing costs about as much time as it saves on ten tokens; a single row, for which less is copied, on two
+_WORTH_TOKENS_ONE_ROW = 4
 _MOST_ROWS = 64  # with more, a product is bound by arithmetic, where prepacking gains less than a tenth
-
-
-@dataclass(slots=True)
-class Packing:
-    """What a `prepacked` block holds in memory."""
-
-    num_weights: int = 0
-    """Weights that were packed so far."""
-    size_bytes: int = 0
-    """Bytes of their copies."""
 
 
 def is_worth_it(num_tokens: int, num_rows: int) -> bool:
     """Return whether writing so many tokens to so many rows pays for packing the weights."""
-    return num_tokens >= _WORTH_TOKENS and num_rows <= _MOST_ROWS
+    return num_tokens >= (_WORTH_TOKENS_ONE_ROW if num_rows == 1 else _WORTH_TOKENS) and num_rows <= _MOST_ROWS
 
 
 @contextmanager
@@ -41,10 +31,11 @@ def prepacked(model: nn.Module, num_rows: int = 1) -> Iterator[Packing]:
     """Run a model's linear maps and tied heads on prepacked weights inside a `with`; outside it everything is as before.
 
     Results differ from the plain ones by rounding, and tokens are the same. `generate` does this by itself; around many calls it
-    saves packing the weights each time. A weight is packed when it first meets at most `num_rows` rows, and its copy takes as much
-    memory as it does, so a model takes up to twice its memory. Where packing does not apply (no oneDNN, an accelerator, half
-    precision, sharded or small weights, a forward with gradients or autocast, a weight that was changed inside, or more rows, as
-    when a prompt is read) the plain computation runs.
+    saves packing the weights each time. A weight is packed when it first meets at most `num_rows` rows. With more than one row
+    its copy takes as much memory as it does, so a model takes up to twice its memory; with one row only weights with twice as many
+    outputs as inputs are copied (heads, the first maps of feed-forward networks), the others are read where they are. Where packing
+    does not apply (an accelerator, half precision, sharded or small weights, a forward with gradients or autocast, a weight that
+    was changed inside, or more rows, as when a prompt is read) the plain computation runs.
 
     Args:
         model: Any model built from `modelzoo.layers`.
@@ -56,10 +47,13 @@ def prepacked(model: nn.Module, num_rows: int = 1) -> Iterator[Packing]:
     packing = Packing()
     replaced: list[tuple[nn.Module, str]] = []
     try:
-        for module in model.modules() if onednn.is_available() else ():
-            name = _function_of(module)
-            if name is not None:
-                setattr(module, name, _packed_function(module, getattr(module, name), num_rows, packing))
+        for module in model.modules() if is_available(num_rows) else ():
+            name = {Linear: "forward", Embedding: "logits", Attention: "project", FeedForward: "project"}.get(type(module))
+            if name is None or name in vars(module):  # not ours to replace, or replaced already
+                continue
+            function = _on_packed_weights(module, getattr(module, name), num_rows, packing)
+            if function is not None:
+                setattr(module, name, function)
                 replaced.append((module, name))
         yield packing
     finally:
@@ -67,40 +61,56 @@ def prepacked(model: nn.Module, num_rows: int = 1) -> Iterator[Packing]:
             delattr(module, name)
 
 
-def _function_of(module: nn.Module) -> str | None:
-    """Return the name of the function that can be replaced; None for none, also where that was done already."""
-    if type(module) not in (Linear, Embedding):
+def _on_packed_weights(module: nn.Module, plain: Callable[..., Any], num_rows: int, packing: Packing) -> Callable[..., Any] | None:
+    """Return `plain` on packed weights, with the same arguments and results; None where it stays as it is."""
+    if isinstance(module, Attention):
+        maps = [module.query, module.key, module.value]
+        return _attention_maps(maps, plain, num_rows, packing) if _belong_together(maps, num_rows) else None
+    if isinstance(module, FeedForward):
+        maps = [] if module.gate is None else [module.gate, module.up]
+        return _feed_forward_maps(maps, plain, num_rows, packing) if _belong_together(maps, num_rows) else None
+    if not can_be_packed(module):
         return None
-    assert isinstance(module, Linear | Embedding)
-    name = "forward" if isinstance(module, Linear) else "logits"
-    weight = module.weight
-    is_plain = type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype == torch.float32
-    return name if is_plain and weight.numel() >= _SMALLEST and name not in vars(module) else None
+    packed = PackedMap([cast(Linear | Embedding, module)], num_rows, packing)
+
+    def mapped(hidden: Tensor) -> Tensor:
+        return packed(hidden) if packed.fits(hidden) else cast(Tensor, plain(hidden))
+
+    return mapped
 
 
-def _packed_function(
-    module: nn.Module, plain: Callable[[Tensor], Tensor], num_rows: int, packing: Packing
-) -> Callable[[Tensor], Tensor]:
-    """Return `plain` on a packed weight, with the same argument and result."""
-    assert isinstance(module, Linear | Embedding)
-    weight, version = module.weight, module.weight._version
-    bias = module.bias if isinstance(module, Linear) else None
-    scale = module.scale if isinstance(module, Linear) else 1.0
-    packed: Tensor | None = None
+def _attention_maps(
+    maps: Sequence[Linear], plain: Callable[[Tensor, Tensor], tuple[Tensor, ...]], num_rows: int, packing: Packing
+) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
+    packed = PackedMap(maps, num_rows, packing)
+    sizes = [each.out_features for each in maps]
 
-    def computed(hidden: Tensor) -> Tensor:
-        nonlocal packed
-        fits = hidden.dtype == torch.float32 and hidden.numel() <= num_rows * hidden.shape[-1]
-        is_current = module.weight is weight and weight._version == version
-        if not fits or not is_current or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    def project(hidden: Tensor, source: Tensor) -> tuple[Tensor, ...]:
+        return packed(hidden).split(sizes, dim=-1) if source is hidden and packed.fits(hidden) else plain(hidden, source)
+
+    return project
+
+
+def _feed_forward_maps(
+    maps: Sequence[Linear], plain: Callable[[Tensor], tuple[Tensor | None, Tensor]], num_rows: int, packing: Packing
+) -> Callable[[Tensor], tuple[Tensor | None, Tensor]]:
+    packed = PackedMap(maps, num_rows, packing)
+
+    def project(hidden: Tensor) -> tuple[Tensor | None, Tensor]:
+        if not packed.fits(hidden):
             return plain(hidden)
-        if packed is None:
-            packed = onednn.pack(weight, num_rows)
-            packing.num_weights += 1
-            packing.size_bytes += weight.numel() * weight.element_size()
-        if scale == 1.0:
-            return onednn.linear(hidden, packed, bias)
-        mapped = onednn.linear(hidden, packed, None) * scale
-        return mapped if bias is None else mapped + bias
+        gate, up = packed(hidden).chunk(2, dim=-1)
+        return gate, up
 
-    return computed
+    return project
+
+
+def _belong_together(maps: Sequence[nn.Module], num_rows: int) -> bool:
+    """Return whether maps are plain ones of one input, alike, that nobody watches, and are copied anyway."""
+    if not maps or not all(type(each) is Linear and can_be_packed(each) for each in maps):
+        return False
+    linears = cast(Sequence[Linear], maps)
+    kinds = {(each.in_features, each.scale, each.bias is None) for each in linears}
+    is_watched = any(each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in linears)
+    outputs = sum(each.out_features for each in linears)
+    return len(kinds) == 1 and not is_watched and is_copied(outputs, linears[0].in_features, num_rows)

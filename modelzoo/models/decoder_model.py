@@ -266,7 +266,8 @@ class DecoderModel(Model):
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         check_left_padded(mask)
         check_length(width + max_new_tokens, self.max_cached_length, f"a prompt of {width} and {max_new_tokens} new tokens")
-        state = DecodingState(mask, new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight))
+        caches = new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight)
+        state = DecodingState(mask, caches, has_padding=not bool(mask.all()))
         return self._decode(input_ids, state), state
 
     def decode(self, ids: Tensor, state: DecodingState) -> Tensor:
@@ -283,7 +284,7 @@ class DecoderModel(Model):
         return self._decode(ids.unsqueeze(1), state)
 
     def _decode(self, ids: Tensor, state: DecodingState) -> Tensor:
-        logits = self(ids, attention_mask=state.mask, caches=state.caches).logits
+        logits = self(ids, attention_mask=state.mask if state.has_padding else None, caches=state.caches).logits
         assert logits is not None
         scores: Tensor = logits[:, -1]
         return scores

@@ -25,6 +25,8 @@ class DecodingState:
     """(B, C) bool."""
     context_caches: list[KeyValueCache] = field(default_factory=list)
     """Keys and values of the context, one a block, computed once."""
+    has_padding: bool = True
+    """False when it is known that every column of the mask holds a token."""
 
     def reorder(self, rows: Tensor) -> None:
         """Replace sequence i by sequence `rows[i]`, as beam search does.

@@ -75,8 +75,8 @@ def test_scaled_frequencies_equal_transformers(theirs, ours, theta):
     torch.testing.assert_close(layer.inverse_frequencies, expected, rtol=1e-6, atol=0)
     phases = PLACES[..., None].float() * expected
     table = layer.table(PLACES)
-    torch.testing.assert_close(table.cos.squeeze(-2), phases.cos() * factor, rtol=0, atol=2e-4)
-    torch.testing.assert_close(table.sin.squeeze(-2), phases.sin() * factor, rtol=0, atol=2e-4)
+    torch.testing.assert_close(table.cos.squeeze(-2)[..., 8:], phases.cos() * factor, rtol=0, atol=2e-4)
+    torch.testing.assert_close(table.sin.squeeze(-2)[..., 8:], phases.sin() * factor, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("length", [1, 64, 65, 100, 1000])
@@ -85,7 +85,8 @@ def test_dynamic_frequencies_equal_transformers_at_every_length(length):
     expected, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, "cpu", seq_len=length)
     layer = RotaryEmbedding(16, scaling=RotaryScaling(kind="dynamic", factor=2.0, original_max_positions=64))
     places = torch.arange(length)
-    torch.testing.assert_close(layer.table(places).cos.squeeze(-2), (places[:, None] * expected).cos(), rtol=0, atol=2e-4)
+    found = layer.table(places).cos.squeeze(-2)[..., 8:]
+    torch.testing.assert_close(found, (places[:, None] * expected).cos(), rtol=0, atol=2e-4)
 
 
 def test_dynamic_queries_and_keys_turn_at_one_speed():
