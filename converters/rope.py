@@ -58,18 +58,22 @@ def _stated(source: Mapping[str, Any]) -> dict[str, Any]:
 def _read(source: Mapping[str, Any], default_theta: float) -> dict[str, Any]:
     stated = _stated(source)
     theta = _number("rope_theta", stated.get("rope_theta", default_theta))
-    kind = stated.get("rope_type", stated.get("type", "default"))
-    if kind in ("default", None):
-        return {"rope_theta": theta, "rope_scaling": None}
-    if kind not in _KINDS:
-        raise ConfigError(f"rope_type: expected one of default, {', '.join(_KINDS)}, found {kind!r:.80}")
-    strange = sorted(set(stated) - _KNOWN_KEYS)
-    if strange:
+    kind = stated.get("rope_type", stated.get("type"))
+    if kind is None and set(stated) - {"rope_theta", "partial_rotary_factor"}:
+        field = "rope_scaling" if source.get("rope_parameters") is None else "rope_parameters"
         raise ConfigError(
-            f"rope_parameters: expected the numbers of rope_type {kind!r}, found also {', '.join(strange)}, not built"
+            f"{field}: expected a rope_type (default, {', '.join(_KINDS)}) beside {_named(stated)}, found nothing of that name"
         )
+    kind = "default" if kind is None else kind
+    if kind != "default" and kind not in _KINDS:
+        raise ConfigError(f"rope_type: expected one of default, {', '.join(_KINDS)}, found {kind!r:.80}")
+    strange = {name: value for name, value in stated.items() if name not in _KNOWN_KEYS}
+    if strange:
+        raise ConfigError(f"rope_parameters: expected the numbers of rope_type {kind!r}, found also {_named(strange)}, not built")
     if stated.get("partial_rotary_factor", 1) != 1:
         raise ConfigError(f"partial_rotary_factor: expected 1 or nothing, found {stated['partial_rotary_factor']!r:.80}")
+    if kind == "default":
+        return {"rope_theta": theta, "rope_scaling": None}
     scaling: dict[str, Any] = {"kind": kind}
     for ours, theirs in _NUMBERS.items():
         if stated.get(theirs) is not None:
@@ -80,6 +84,10 @@ def _read(source: Mapping[str, Any], default_theta: float) -> dict[str, Any]:
     if missing:
         raise ConfigError(f"rope_parameters: expected {', '.join(missing)} for rope_type {kind!r}, found nothing")
     return {"rope_theta": theta, "rope_scaling": scaling}
+
+
+def _named(stated: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(stated))
 
 
 def _number(name: str, value: object) -> float:

@@ -34,12 +34,11 @@ def _write_feed_forward(values: MappingABC[str, Any], result: dict[str, Any]) ->
 
 
 def _read_scale(source: MappingABC[str, Any]) -> dict[str, Any]:
+    for name in ("scale_decoder_outputs", "tie_word_embeddings"):
+        if not isinstance(source.get(name), bool | None):
+            raise ConfigError(f"{name}: expected true, false or null, found {source[name]!r:.80}")
     stated = source.get("scale_decoder_outputs")
-    if stated is None:
-        stated = source.get("tie_word_embeddings") is not False
-    if not isinstance(stated, bool):
-        raise ConfigError(f"scale_decoder_outputs: expected true or false, found {stated!r:.80}")
-    return {"scale_decoder_outputs": stated}
+    return {"scale_decoder_outputs": source.get("tie_word_embeddings") is not False if stated is None else stated}
 
 
 def _write_scale(values: MappingABC[str, Any], result: dict[str, Any]) -> None:
