@@ -30,6 +30,7 @@ from modelzoo.layers.position_bias import AlibiBias, RelativePositionBias, Segme
 from modelzoo.layers.rotary import Position, RotaryEmbedding, RotaryScaling
 from modelzoo.layers.stack import Decoder, Encoder
 from modelzoo.layers.transformer_block import ParallelBlock, TransformerBlock
+from modelzoo.layers.vocabulary import Vocabulary
 
 __all__ = [
     "ACTIVATIONS",
@@ -62,6 +63,7 @@ __all__ = [
     "SelfAttentionBlock",
     "SharedExpert",
     "TransformerBlock",
+    "Vocabulary",
     "activation",
     "load_balancing_loss",
     "recorded_routing",

@@ -1,5 +1,7 @@
 """Multi-head attention: self and cross, grouped key/value heads, on packed or padded tokens, with or without a cache."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -53,6 +55,9 @@ class Attention(nn.Module):
     Raises:
         ValueError: Heads that do not divide, or a number out of range.
     """
+
+    tensor_counts: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_value_heads")
+    """Attributes that a runtime divides when it cuts the heads over a tensor axis. A declaration only: nothing here acts on it."""
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
 from modelzoo.layers.linear import TensorSplit
+from modelzoo.layers.vocabulary import Vocabulary
 
 __all__ = ["Embedding", "LearnedPositionEmbedding"]
 
@@ -18,11 +19,22 @@ class Embedding(nn.Module):
         embedding_dim: Width of a row, at least 1.
         padding_idx: The row that starts at zero and gets no gradient; None for no such row.
         scale: Factor on the looked-up rows (MiniCPM, CPM-1); `logits` does not use it.
+        tensor_split: How the table may be cut over a tensor axis: "vocabulary" (rows), or None for a small one, which is not. A
+            declaration only: nothing here acts on it.
     """
 
-    tensor_split: TensorSplit = "vocabulary"
+    vocabulary: Vocabulary | None = None
+    """Set by a runtime that has cut the table."""
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        scale: float = 1.0,
+        tensor_split: TensorSplit | None = "vocabulary",
+    ) -> None:
         super().__init__()
         if padding_idx is not None and not 0 <= padding_idx < num_embeddings:
             raise ValueError(
@@ -32,6 +44,7 @@ class Embedding(nn.Module):
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
         self.scale = scale
+        self.tensor_split = tensor_split
         self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim))
         init_when_built(self)
 
@@ -82,10 +95,8 @@ class LearnedPositionEmbedding(Embedding):
         offset: Row of position 0: 0 for BERT, padding_idx + 1 for RoBERTa, 2 for OPT.
     """
 
-    tensor_split = None  # type: ignore[assignment]  # a position table is small and is never cut
-
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, offset: int = 0) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, tensor_split=None)
         self.offset = offset
 
     @property

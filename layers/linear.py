@@ -7,11 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
+from modelzoo.layers.vocabulary import Vocabulary
 
 __all__ = ["Linear", "TensorSplit"]
 
-TensorSplit = Literal["column", "row", "vocabulary"]
-"""Which dimension of a weight a tensor-parallel runtime may cut: output features, input features, or the rows of an embedding."""
+TensorSplit = Literal["column", "row", "vocabulary", "heads"]
+"""How a tensor-parallel runtime may cut a weight: by output features, by input features, by the rows of a table or the outputs of a
+head over the vocabulary, by the columns of a table of attention heads."""
 
 
 class Linear(nn.Module):
@@ -22,9 +24,12 @@ class Linear(nn.Module):
         out_features: Width of the output, at least 1.
         bias: Whether a bias is added.
         scale: Factor on x Wᵀ; CPM-1 and CPM-2 use 1/sqrt(in_features).
-        tensor_split: How the weight may be cut over a tensor axis: "column" (output features), "row" (input features), None
-            (not at all). A declaration only: nothing here acts on it.
+        tensor_split: How the weight may be cut over a tensor axis: "column" (output features), "row" (input features),
+            "vocabulary" (the outputs of a language model's head), None (not at all). A declaration only: nothing here acts on it.
     """
+
+    vocabulary: Vocabulary | None = None
+    """Set by a runtime that has cut a head over the vocabulary."""
 
     def __init__(
         self,

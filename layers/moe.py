@@ -94,6 +94,8 @@ class Experts(nn.Module):
 
     expert_dim: ClassVar[int] = 0
     """Dimension of every parameter that a runtime may cut over an expert axis. A declaration only: nothing here acts on it."""
+    tensor_split: ClassVar[dict[str, int]] = {"gate": 1, "up": 1, "down": 2}
+    """Which dimension of each parameter, the intermediate one, a runtime may cut over a tensor axis; outputs are then summed."""
 
     def __init__(self, num_experts: int, hidden_size: int, intermediate_size: int, *, activation: str = "silu") -> None:
         super().__init__()

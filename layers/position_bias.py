@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
 from modelzoo.layers.layout import Layout
+from modelzoo.layers.linear import TensorSplit
 from modelzoo.layers.rotary import Position
 
 __all__ = ["AlibiBias", "RelativePositionBias", "SegmentPositionBias", "relative_buckets"]
@@ -73,6 +74,9 @@ class RelativePositionBias(nn.Module):
         is_bidirectional: True in encoders, False in decoders.
     """
 
+    tensor_split: TensorSplit = "heads"
+    """How a runtime may cut the bias. A declaration only: nothing here acts on it."""
+
     def __init__(self, num_heads: int, *, num_buckets: int = 32, max_distance: int = 128, is_bidirectional: bool = True) -> None:
         super().__init__()
         _check_buckets(num_buckets, max_distance, is_bidirectional)
@@ -119,6 +123,9 @@ class SegmentPositionBias(nn.Module):
         num_buckets: As in `relative_buckets`; always bidirectional.
         max_distance: As in `relative_buckets`.
     """
+
+    tensor_split: TensorSplit = "heads"
+    """How a runtime may cut the bias. A declaration only: nothing here acts on it."""
 
     def __init__(self, num_heads: int, *, num_segments: int, num_buckets: int = 512, max_distance: int = 2048) -> None:
         super().__init__()
@@ -171,6 +178,9 @@ class AlibiBias(nn.Module):
     """
 
     slopes: Tensor
+
+    tensor_split: TensorSplit = "heads"
+    """How a runtime may cut the bias. A declaration only: nothing here acts on it."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()

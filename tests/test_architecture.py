@@ -15,12 +15,13 @@ ANYTHING = {"*"}
 # part -> the parts that it may import. The part of a file is its folder below modelzoo/, or the file's own name.
 PARTS: dict[str, set[str]] = {
     "errors": set(),
+    "sharded": set(),
     "config": {"errors"},
     "layers": {"errors"},
     "converters": {"errors"},
-    "hub": {"converters", "errors"},
+    "hub": {"converters", "sharded", "errors"},
     "models": {"layers", "hub", "converters", "errors"},
-    "runtime": {"errors"},
+    "runtime": {"config", "sharded", "errors"},
     "data": {"errors"},
     "training": {"config", "data", "models", "hub", "runtime", "errors"},
     "generation": {"layers", "models", "hub", "data", "errors"},
@@ -34,6 +35,7 @@ PARTS: dict[str, set[str]] = {
 # part -> the distributions outside the standard library that it may import.
 FOREIGN: dict[str, set[str]] = {
     "errors": set(),
+    "sharded": {"torch"},
     "config": {"annotated_types", "pydantic", "yaml"},
     "layers": {"torch"},
     "converters": {"safetensors", "torch"},

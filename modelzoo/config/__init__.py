@@ -2,6 +2,7 @@
 
 from modelzoo.config.keys import KeyInfo
 from modelzoo.config.load import Resolved, dump_settings, load_settings, resolve_settings
+from modelzoo.config.parallel import ParallelConfig
 from modelzoo.config.period import period_in_steps
 from modelzoo.config.recipes import recipe_names, recipe_path
 from modelzoo.config.schema import METRICS, RunSettings
@@ -9,6 +10,7 @@ from modelzoo.config.schema import METRICS, RunSettings
 __all__ = [
     "METRICS",
     "KeyInfo",
+    "ParallelConfig",
     "Resolved",
     "RunSettings",
     "dump_settings",

@@ -5,10 +5,12 @@ The text under a field is what `modelzoo explain` shows. A recipe is YAML of thi
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from modelzoo.config.keys import Key
+from modelzoo.config.parallel import ParallelConfig
 from modelzoo.config.period import PERIOD_EXPECTS, check_period
+from modelzoo.config.section import Section
 
 __all__ = [
     "METRICS",
@@ -59,13 +61,7 @@ def _check_betas(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
-class _Section(BaseModel):
-    """A group of settings; an unknown key is an error and no value is converted in silence."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-class ModelSettings(_Section):
+class ModelSettings(Section):
     """Where the model comes from and what it becomes."""
 
     name: Annotated[str, Field(min_length=1), Key("", ("model_name_or_path", "model_name"))]
@@ -80,7 +76,7 @@ class ModelSettings(_Section):
     """Whether a pytorch_model.bin may be read where there is no safetensors file; only for files you trust."""
 
 
-class DataSettings(_Section):
+class DataSettings(Section):
     """Which rows are read and how they become tokens."""
 
     name: Annotated[str | None, Key("", ("dataset_name",))] = None
@@ -103,7 +99,7 @@ class DataSettings(_Section):
     """Rows read from each split, from its beginning, for a quick try; null reads all."""
 
 
-class TrainSettings(_Section):
+class TrainSettings(Section):
     """How long and in which portions the model is trained."""
 
     epochs: Annotated[float, Field(gt=0, le=100_000), Key("epochs", ("num_train_epochs", "num_epochs"))] = 3.0
@@ -141,7 +137,7 @@ class TrainSettings(_Section):
         return self
 
 
-class OptimizerSettings(_Section):
+class OptimizerSettings(Section):
     """AdamW with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
     lr: Annotated[float, Field(gt=0, le=10), Key("per step", ("learning_rate",))] = 5e-5
@@ -159,7 +155,7 @@ class OptimizerSettings(_Section):
     """Added to the root of the second moment."""
 
 
-class ScheduleSettings(_Section):
+class ScheduleSettings(Section):
     """The learning rate as a function of the step."""
 
     name: Annotated[Literal["linear", "cosine", "constant", "noam"], Key("", ("lr_scheduler_type",))] = "linear"
@@ -174,7 +170,7 @@ class ScheduleSettings(_Section):
     """What is left of the peak learning rate at the end of linear and cosine."""
 
 
-class EvaluationSettings(_Section):
+class EvaluationSettings(Section):
     """When and by what the model is judged."""
 
     every: Annotated[Period, Key("steps or epochs", ("eval_steps",), PERIOD_EXPECTS)] = "1ep"
@@ -187,7 +183,7 @@ class EvaluationSettings(_Section):
     """Most real tokens of one evaluation forward on one process."""
 
 
-class CheckpointSettings(_Section):
+class CheckpointSettings(Section):
     """What is kept for `modelzoo resume` and as the result."""
 
     every: Annotated[Period, Key("steps or epochs", ("save_steps",), PERIOD_EXPECTS)] = "1ep"
@@ -198,7 +194,7 @@ class CheckpointSettings(_Section):
     """Whether final/ holds the weights of the best evaluation; false takes those of the last step."""
 
 
-class OutputSettings(_Section):
+class OutputSettings(Section):
     """Where a run writes."""
 
     folder: Annotated[str, Field(min_length=1)] = "runs"
@@ -211,18 +207,16 @@ class OutputSettings(_Section):
     """Time between two progress lines where the output is not a terminal."""
 
 
-class RuntimeSettings(_Section):
+class RuntimeSettings(Section):
     """How the processes work."""
 
     threads: Annotated[int | None, Field(ge=1), Key("threads")] = None
     """CPU threads of each process; null divides the cores among the processes of the machine."""
-    timeout_s: Annotated[float, Field(ge=1), Key("seconds", ("ddp_timeout",))] = 60.0
-    """How long one process waits for the others before the run fails and names the late rank."""
     deterministic: Annotated[bool, Key("", ("full_determinism",))] = False
     """Whether torch refuses operations that may differ between two equal runs."""
 
 
-class RunSettings(_Section):
+class RunSettings(Section):
     """All settings of one run."""
 
     recipe: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), Key("", (), "a plain file name")]
@@ -237,6 +231,7 @@ class RunSettings(_Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     output: OutputSettings = OutputSettings()
+    parallel: ParallelConfig = ParallelConfig()
     runtime: RuntimeSettings = RuntimeSettings()
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from modelzoo.hub.checkpoint import Checkpoint, open_checkpoint
 from modelzoo.hub.facts import ModelFacts
-from modelzoo.hub.files import read_config
+from modelzoo.hub.files import read_config, revision_of
 from modelzoo.hub.load import LoadReport, load_weights
 from modelzoo.hub.modelcenter import ConversionReport, convert_modelcenter
 from modelzoo.hub.resolve import resolve
@@ -22,5 +22,6 @@ __all__ = [
     "open_checkpoint",
     "read_config",
     "resolve",
+    "revision_of",
     "save_pretrained",
 ]

@@ -16,8 +16,9 @@ from modelzoo.errors import CheckpointError, listing
 from modelzoo.hub.checkpoint import Checkpoint, open_checkpoint
 from modelzoo.hub.facts import ModelFacts
 from modelzoo.hub.files import revision_of, shown
-from modelzoo.hub.model_tensors import Slot, is_sharded, local_box, put_local, slots
+from modelzoo.hub.model_tensors import Slot, put_local, slots
 from modelzoo.hub.ranks import agreed
+from modelzoo.sharded import is_sharded, local_box
 
 __all__ = ["LoadReport", "load_weights"]
 
@@ -190,8 +191,8 @@ def _read_sharded(checkpoint: Checkpoint, group: Group, keys: tuple[str, ...], p
     try:
         if isinstance(group.rule.op, Copy) and len(keys) == 1 and is_sharded(slot.tensor):
             box = local_box(slot.tensor)
-            tensors = [checkpoint.read(keys[0], box)]
-            put_local(slot, group.ours[0], tensors[0], whole=box is None)
+            tensors = [checkpoint.read(keys[0], list(box))]
+            put_local(slot, group.ours[0], tensors[0], whole=False)
         else:
             tensors = [checkpoint.read(key) for key in keys]
             for name, tensor in zip(group.ours, group.to_ours(tensors), strict=True):

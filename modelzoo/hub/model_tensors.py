@@ -1,18 +1,14 @@
 """A model's own tensors by canonical name, and putting loaded ones into them, plain or sharded."""
 
-import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from modelzoo.errors import CheckpointError
+from modelzoo.sharded import full_tensor, is_sharded, local_part
 
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
-
-__all__ = ["Slot", "gathered", "is_sharded", "local_box", "slots"]
+__all__ = ["Slot", "gathered", "put_local", "slots"]
 
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 
@@ -64,38 +60,10 @@ def slots(model: nn.Module) -> dict[str, Slot]:
     return result
 
 
-def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
-    """Return whether a tensor is a DTensor; where none can exist, their module is not imported for the question."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
-
-
 def gathered(tensor: Tensor) -> Tensor:
     """Return the whole tensor: of a DTensor all ranks must ask for it together."""
     with torch.no_grad():
-        return tensor.full_tensor() if is_sharded(tensor) else tensor.detach()
-
-
-def local_box(tensor: "DTensor") -> list[slice] | None:
-    """Return which box of the whole tensor this rank holds, or None for placements that are no box (strided, partial).
-
-    Shards are cut as torch.chunk cuts: equal parts of ceil(size / ranks), the last ones shorter or empty.
-    """
-    from torch.distributed.tensor import Replicate, Shard
-
-    box = [slice(0, size) for size in tensor.shape]
-    for axis, placement in enumerate(tensor.placements):
-        if isinstance(placement, Replicate):
-            continue
-        if type(placement) is not Shard:
-            return None
-        part = box[placement.dim]
-        size = part.stop - part.start
-        chunk = -(-size // tensor.device_mesh.size(axis))
-        start = min(chunk * tensor.device_mesh.get_local_rank(axis), size)
-        box[placement.dim] = slice(part.start + start, part.start + min(start + chunk, size))
-    local = tuple(tensor.to_local().shape)
-    return box if local == tuple(part.stop - part.start for part in box) else None
+        return full_tensor(tensor.detach())
 
 
 def put_local(slot: Slot, name: str, value: Tensor, *, whole: bool) -> None:
@@ -116,13 +84,6 @@ def put_local(slot: Slot, name: str, value: Tensor, *, whole: bool) -> None:
     if local.device.type == "meta":
         raise CheckpointError(f"{name}: expected memory to load into, found a sharded parameter on meta; call to_empty first")
     if whole:
-        box = local_box(tensor)
-        if box is None:
-            from torch.distributed.tensor import distribute_tensor
-
-            placed = distribute_tensor(value.to(local.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
-            value = placed.to_local()
-        else:
-            value = value[tuple(box)]
+        value = local_part(tensor, value)
     with torch.no_grad():
         local.copy_(value)

@@ -15,11 +15,12 @@ from modelzoo.converters.family import size_problems
 from modelzoo.errors import CheckpointError, SaveError, listing
 from modelzoo.hub.facts import ModelFacts
 from modelzoo.hub.files import CONFIG_FILE, COPIED_FILES, check_inside, origin
-from modelzoo.hub.model_tensors import Slot, gathered, is_sharded, slots
+from modelzoo.hub.model_tensors import Slot, gathered, slots
 from modelzoo.hub.publish import FACTS_FILE, published, require_space, require_target
 from modelzoo.hub.ranks import agreed, first_rank
 from modelzoo.hub.safetensors_file import DTYPE_NAMES, header_of, write_safetensors
 from modelzoo.hub.shards import Spec, divided, index_text, json_text, shard_bytes, spec_bytes, write_file
+from modelzoo.sharded import is_sharded
 
 __all__ = ["save_pretrained"]
 

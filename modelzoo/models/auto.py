@@ -10,8 +10,9 @@ from modelzoo.errors import ConfigError, closest
 
 if TYPE_CHECKING:
     from modelzoo.models.model import Model
+    from modelzoo.models.pretrained import Pretrained
 
-__all__ = ["FAMILIES", "from_pretrained", "model_class"]
+__all__ = ["FAMILIES", "find_pretrained", "from_pretrained", "model_class"]
 
 FAMILIES: Mapping[str, str] = MappingProxyType(
     {
@@ -69,7 +70,7 @@ def from_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None 
         name_or_path: A local folder, or a model's name on the Hugging Face hub; a folder of that name wins.
         family: A `model_type`, for a config.json that has none (from before 2020); None for the config's own.
         **options: Those of `Model.from_pretrained`: task, num_labels, label_names, revision, token, cache_dir, local_files_only,
-            dtype, allow_pickle, dropout.
+            dtype, allow_pickle, dropout, lay_out.
 
     Returns:
         A model of the family that its config.json names.
@@ -78,7 +79,24 @@ def from_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None 
         CheckpointError: Files are missing, malformed, or do not fit the config.
         ConfigError: The family is not known, or its config asks for something that it does not build.
     """
+    lay_out = options.pop("lay_out", None)
+    return find_pretrained(name_or_path, family=family, **options).load(lay_out)
+
+
+def find_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None = None, **options: Any) -> "Pretrained[Model]":
+    """Find a checkpoint of any family and read its config, but not its weights: `.skeleton()` and `.load()` come after.
+
+    Args:
+        name_or_path: As of `from_pretrained`, and so are all others.
+        family: A `model_type`.
+        **options: Those of `from_pretrained` but for lay_out.
+
+    Raises:
+        CheckpointError: Files are missing, or too small or large for the config.
+        ConfigError: The family is not known, or its config asks for something that it does not build.
+    """
     from modelzoo import hub
+    from modelzoo.models.pretrained import find_pretrained as find
 
     places = {
         name: options[name] for name in ("revision", "token", "cache_dir", "local_files_only", "allow_pickle") if name in options
@@ -90,4 +108,4 @@ def from_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None 
             f"{folder / 'config.json'}: model_type: expected one of {', '.join(FAMILIES)}, found no such key; add it, or say "
             "which it is with family="
         )
-    return model_class(family or config["model_type"]).from_pretrained(folder, **options)
+    return find(model_class(family or config["model_type"]), folder, **options)

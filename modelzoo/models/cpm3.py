@@ -46,7 +46,7 @@ class _Embeddings(DecoderEmbeddings):
     def __init__(self, config: CPM3Config) -> None:
         scale = config.hidden_size**-0.5 if config.length_scale else 1.0
         super().__init__(config.vocab_size, config.hidden_size, scale=scale, dropout=config.embedding_dropout)
-        self.prompt = Embedding(config.prompt_types * config.prompt_length, config.hidden_size, scale=scale)
+        self.prompt = Embedding(config.prompt_types * config.prompt_length, config.hidden_size, scale=scale, tensor_split=None)
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Embed (tokens,) or (B, T) ids; the bias of the stack knows positions."""

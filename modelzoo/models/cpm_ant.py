@@ -50,7 +50,7 @@ class _Embeddings(DecoderEmbeddings):
     def __init__(self, config: CpmAntConfig) -> None:
         rows = config.vocab_size + config.prompt_types * config.prompt_length
         super().__init__(rows, config.hidden_size, dropout=config.embedding_dropout)
-        self.segment = Embedding(config.segment_types, config.hidden_size)
+        self.segment = Embedding(config.segment_types, config.hidden_size, tensor_split=None)
 
 
 class CpmAnt(PromptedDecoder):

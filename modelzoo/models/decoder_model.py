@@ -144,7 +144,11 @@ class DecoderModel(Model):
     def build_head(self, config: DecoderConfig, task: Task) -> nn.Module | None:
         """Return the head of a task; None for "base", and for a language model whose head is its token table."""
         if task == "causal_lm":
-            return None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size, bias=False)
+            return (
+                None
+                if config.tie_word_embeddings
+                else Linear(config.hidden_size, config.vocab_size, bias=False, tensor_split="vocabulary")
+            )
         if task == "classification":
             return Linear(config.hidden_size, config.num_labels, bias=False)
         if task == "token_classification":
@@ -312,6 +316,5 @@ class DecoderModel(Model):
             logits = layout.unpack(self._logits(hidden))
             return ModelOutput(loss=cross_entropy(logits, following), logits=logits)
         table = cast(Embedding | Linear, self.embeddings.token if self.head is None else self.head)
-        bias = getattr(table, "bias", None)
         flat = layout.pack(following).flatten()
-        return ModelOutput(loss=lm_loss(hidden.flatten(0, -2) * self.logit_scale, table.weight, flat, bias))
+        return ModelOutput(loss=lm_loss(hidden.flatten(0, -2) * self.logit_scale, table, flat))

@@ -110,7 +110,7 @@ class TextEmbeddings(nn.Module):
         size = config.hidden_size if embedding_size is None else embedding_size
         self.token = Embedding(config.vocab_size, size, config.pad_token_id)
         self.position = LearnedPositionEmbedding(config.max_positions, size, position_padding_idx, offset=position_offset)
-        self.segment = Embedding(config.type_vocab_size, size) if isinstance(config, SegmentedConfig) else None
+        self.segment = Embedding(config.type_vocab_size, size, tensor_split=None) if isinstance(config, SegmentedConfig) else None
         self.norm = LayerNorm(size, config.norm_eps)
         self.dropout = Dropout(config.hidden_dropout)
         self.projection = None if size == config.hidden_size else Linear(size, config.hidden_size)

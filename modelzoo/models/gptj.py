@@ -77,7 +77,7 @@ class GPTJ(DecoderModel):
     def build_head(self, config: DecoderConfig, task: Task) -> nn.Module | None:
         """Return the head of a task; the language model's has a bias."""
         if task == "causal_lm":
-            return Linear(config.hidden_size, config.vocab_size)
+            return Linear(config.hidden_size, config.vocab_size, tensor_split="vocabulary")
         return Linear(config.hidden_size, config.num_labels, bias=False) if task == "classification" else None
 
 

@@ -143,7 +143,7 @@ class MaskedLmHead(nn.Module):
         self.activation = activation_name
         self._function = activation(activation_name)
         self.norm = LayerNorm(embedding_size, norm_eps)
-        self.decoder = None if is_tied else Linear(embedding_size, vocab_size, bias=False, tensor_split="column")
+        self.decoder = None if is_tied else Linear(embedding_size, vocab_size, bias=False, tensor_split="vocabulary")
         self.bias = nn.Parameter(torch.empty(vocab_size))
         init_when_built(self)
 

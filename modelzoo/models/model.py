@@ -5,10 +5,8 @@ offloads them one by one. `tied_parameters()` lists the parameters that a second
 """
 
 import dataclasses
-import logging
 import os
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,14 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo import hub
-from modelzoo.converters import Task, converter_for
+from modelzoo.converters import Task
 from modelzoo.errors import ConfigError
 from modelzoo.layers import skip_initialization
+from modelzoo.models.pretrained import find_pretrained
 from modelzoo.models.summary import Summary, summarize
 
 __all__ = ["Model", "ModelConfig", "ModelOutput", "Task"]
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,6 +180,7 @@ class Model(nn.Module):
         dtype: torch.dtype | str = "auto",
         allow_pickle: bool = False,
         dropout: float | None = None,
+        lay_out: Callable[[nn.Module], object] | None = None,
     ) -> Self:
         """Load a Hugging Face checkpoint, strictly, in evaluation mode.
 
@@ -198,47 +196,27 @@ class Model(nn.Module):
             dtype: Of the parameters: "auto" for the file's, or a torch dtype or its name.
             allow_pickle: Whether an old pytorch_model.bin may be read where there are no safetensors.
             dropout: Replaces every dropout probability of the config; None to keep them.
+            lay_out: Lays the model out over processes (`modelzoo.runtime.layout`): it gets the model on meta, and each process then
+                reads its own part of the files. None to load the whole model here.
 
         Raises:
             CheckpointError: Files are missing, malformed, or do not fit the config; the message lists every key.
             ConfigError: The config asks for something that the family does not build.
         """
-        folder = hub.resolve(
+        return find_pretrained(
+            cls,
             name_or_path,
+            task=task,
+            num_labels=num_labels,
+            label_names=label_names,
             revision=revision,
             token=token,
             cache_dir=cache_dir,
             local_files_only=local_files_only,
+            dtype=dtype,
             allow_pickle=allow_pickle,
-        )
-        source = hub.read_config(folder)
-        converter = converter_for(cls.family)
-        if source.get("model_type", cls.family) != cls.family:
-            raise ConfigError(
-                f"{folder / 'config.json'}: model_type: expected {cls.family!r} for {cls.__name__}, found "
-                f"{source['model_type']!r}; use modelzoo.from_pretrained, which picks the family by itself"
-            )
-        task = converter.default_task(source) if task is None else task
-        if task not in cls.tasks:
-            raise ConfigError(f"task={task!r} is not one of {cls.__name__}'s tasks; use {', '.join(cls.tasks)}")
-        values = converter.read_config(source, task)
-        _require_labels(task, num_labels=num_labels, label_names=label_names)
-        has_other_labels = _choose_labels(values, num_labels, label_names)
-        if converter.is_tied_by_tensors:
-            facts = hub.ModelFacts(cls.family, task, values, source)
-            values["tie_word_embeddings"] = hub.are_tied(folder, facts, allow_pickle=allow_pickle)
-        if dropout is not None:
-            values |= {name: dropout for name in values if name.endswith("dropout")}
-        hub.check_sizes(folder, hub.ModelFacts(cls.family, task, values, source), allow_pickle=allow_pickle)
-        model = cls._without_values(cls.config_class(**values, source=source), task)
-        model.source_folder = folder
-        report = hub.load_weights(
-            model, folder, model.facts(), dtype=_dtype(dtype), allow_pickle=allow_pickle, new_head=has_other_labels
-        )
-        model.init_weights(only=report.new)
-        model.load_report = report
-        _LOG.info("%s", report)
-        return model.eval()
+            dropout=dropout,
+        ).load(lay_out)
 
     def facts(self) -> hub.ModelFacts:
         """Return what a checkpoint needs to know of this model."""
@@ -277,37 +255,3 @@ class Model(nn.Module):
     def summary(self) -> Summary:
         """Return parameters, dtypes and shard units as a table to print."""
         return summarize(self, self.shard_units())
-
-
-def _require_labels(task: Task, **given: object) -> None:
-    """Refuse label options for a task that has no labels of its own."""
-    for name, value in given.items():
-        if value is not None and task not in ("classification", "token_classification"):
-            shown = name if name == "label_names" else f"{name}={value}"
-            raise ConfigError(f"{shown} was given for task={task!r}, which has no labels of its own; leave it out")
-
-
-def _choose_labels(values: dict[str, Any], num_labels: int | None, label_names: Collection[str] | None) -> bool:
-    """Put the wanted labels into `values` and return whether the file's head has another number of them."""
-    if label_names is not None:
-        if num_labels is not None and num_labels != len(label_names):
-            raise ConfigError(f"{len(label_names)} label_names were given with num_labels={num_labels}; give one of the two")
-        twice = next((name for name, count in Counter(label_names).items() if count > 1), None)
-        if twice is not None:
-            raise ConfigError(f"label_names: {twice!r} stands there twice; give each label a name of its own")
-        num_labels = len(label_names)
-    if num_labels is None:
-        return False
-    has_other: bool = num_labels != values["num_labels"]
-    if has_other or label_names is not None:
-        values |= {"num_labels": num_labels, "label_names": None if label_names is None else tuple(label_names)}
-    return has_other
-
-
-def _dtype(dtype: torch.dtype | str) -> Any:
-    if isinstance(dtype, torch.dtype) or dtype == "auto":
-        return dtype
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype):
-        raise ConfigError(f"dtype={dtype!r} is not known; use 'auto', 'float32', 'bfloat16' or 'float16'")
-    return found

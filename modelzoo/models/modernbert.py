@@ -223,7 +223,7 @@ class _LmHead(nn.Module):
         self._function = activation(config.classifier_activation)
         self.norm = _norm(config)
         is_tied, size = config.tie_word_embeddings, config.vocab_size
-        self.decoder = None if is_tied else Linear(config.hidden_size, size, bias=False, tensor_split="column")
+        self.decoder = None if is_tied else Linear(config.hidden_size, size, bias=False, tensor_split="vocabulary")
         self.bias = nn.Parameter(self.dense.weight.new_empty(size)) if config.decoder_bias else None
         init_when_built(self)
 

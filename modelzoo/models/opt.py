@@ -140,7 +140,7 @@ class OPT(DecoderModel):
         """Return the head of a task, which reads the width of a token's embedding."""
         assert isinstance(config, OPTConfig)
         if task == "causal_lm" and not config.tie_word_embeddings:
-            return Linear(config.word_size, config.vocab_size, bias=False)
+            return Linear(config.word_size, config.vocab_size, bias=False, tensor_split="vocabulary")
         return Linear(config.word_size, config.num_labels, bias=False) if task == "classification" else None
 
 

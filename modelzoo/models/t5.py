@@ -68,7 +68,7 @@ class T5(Model):
     @staticmethod
     def _head(config: T5Config, task: Task) -> nn.Module | None:
         if task == "seq2seq_lm" and not config.tie_word_embeddings:
-            return Linear(config.hidden_size, config.vocab_size, bias=False, tensor_split="column")
+            return Linear(config.hidden_size, config.vocab_size, bias=False, tensor_split="vocabulary")
         if task == "classification":
             return DenseHead(config.hidden_size, config.num_labels, dropout=config.classifier_dropout)
         if task == "token_classification":
@@ -199,7 +199,7 @@ class T5(Model):
             logits = layout.unpack(self._logits(hidden))
             return ModelOutput(loss=cross_entropy(logits, labels), logits=logits)
         table = cast(Embedding | Linear, self.token if self.head is None else self.head)
-        return ModelOutput(loss=lm_loss(self._scaled(hidden).flatten(0, -2), table.weight, layout.pack(labels).flatten()))
+        return ModelOutput(loss=lm_loss(self._scaled(hidden).flatten(0, -2), table, layout.pack(labels).flatten()))
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, max_new_tokens: int) -> tuple[Tensor, DecodingState]:
         """Encode the input and start a decoder.

@@ -12,17 +12,24 @@ from modelzoo.runtime.checkpoint import (
     set_aside,
     step_folders,
 )
+from modelzoo.runtime.gradients import clip_grad_norm
+from modelzoo.runtime.prepare import Prepared, accumulating, layout, materialise, prepare, prepared, reshard
 from modelzoo.runtime.process import World, connect
 from modelzoo.runtime.publish import check_space, publishing, readable_size, sweep
 from modelzoo.runtime.random_state import collect_random_state, restore_random_state, seed_everything
 from modelzoo.runtime.reading import read_state
-from modelzoo.runtime.shard import clip_grad_norm, full_tensor, reshard, shard
 from modelzoo.runtime.state import full_state, load_full_state, load_optimizer_state, model_tensors, optimizer_tensors
+from modelzoo.runtime.traffic import Traffic
+from modelzoo.runtime.units import find_units
+from modelzoo.sharded import full_tensor
 
 __all__ = [
     "Found",
     "Identity",
+    "Prepared",
+    "Traffic",
     "World",
+    "accumulating",
     "agree",
     "check_space",
     "clip_grad_norm",
@@ -30,15 +37,20 @@ __all__ = [
     "connect",
     "failing_together",
     "find_latest",
+    "find_units",
     "full_state",
     "full_tensor",
+    "layout",
     "load_checkpoint",
     "load_full_state",
     "load_model",
     "load_optimizer_state",
     "mark_agreed",
+    "materialise",
     "model_tensors",
     "optimizer_tensors",
+    "prepare",
+    "prepared",
     "publishing",
     "raise_together",
     "read_state",
@@ -49,7 +61,6 @@ __all__ = [
     "save_checkpoint",
     "seed_everything",
     "set_aside",
-    "shard",
     "step_folders",
     "sweep",
 ]

@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed import (  # type: ignore[attr-defined]  # documented names that the package does not list in __all__
+    HashStore,
     Store,
     TCPStore,
     rendezvous,
@@ -45,6 +46,7 @@ class World:
         local_rank: The number of this process on its machine; the index of its accelerator.
         device: Where this process computes.
         timeout_s: Seconds after which a collective that a rank does not join is an error.
+        tensor_size: How many neighbouring ranks compute one sample together (set by `prepare`).
         agreed_error: The error that all ranks are raising together, if any (set by `raise_together`).
     """
 
@@ -54,6 +56,7 @@ class World:
         self.local_rank = local_rank
         self.device = device
         self.timeout_s = timeout_s
+        self.tensor_size = 1
         self.agreed_error: BaseException | None = None
         self._store: Store | None = None
         self._owns_group = False
@@ -65,6 +68,28 @@ class World:
     def is_main(self) -> bool:
         """Whether this is rank 0, the one that writes and logs."""
         return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of the data this rank works on; ranks of one tensor axis work on the same."""
+        return self.rank // self.tensor_size
+
+    @property
+    def data_size(self) -> int:
+        """Into how many shares the data are cut."""
+        return self.world_size // self.tensor_size
+
+    def sum_data(self, values: Sequence[float]) -> list[float]:
+        """Return the sums of `values` over all shares of the data, in float64: ranks of one tensor axis count once.
+
+        Args:
+            values: As many numbers on every rank.
+        """
+        return self.sum(self.once(values))
+
+    def once(self, values: Sequence[float]) -> list[float]:
+        """Return `values` on the first rank of each tensor axis and zeros on the others, so that a sum counts each share once."""
+        return [float(value) if self.rank % self.tensor_size == 0 else 0.0 for value in values]
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Return the sums of `values` over all ranks, in float64, the same on every rank.
@@ -121,6 +146,14 @@ class World:
             return own
         rank, text = json.loads(kept)
         return int(rank), str(text)
+
+    def joined(self) -> Self:
+        """Return this world with a process group, also where one process alone has made none yet."""
+        if not dist.is_initialized():
+            backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+            self._owns_group = True
+        return self
 
     def close(self) -> None:
         """Leave the process group, if `connect` made one; the other ranks notice at once if they still wait for this one."""

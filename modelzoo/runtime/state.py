@@ -9,12 +9,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from modelzoo.errors import CheckpointError, listing
-from modelzoo.runtime.shard import full_tensor, local_rows
 from modelzoo.runtime.tensors import TensorSpec, specs_of
+from modelzoo.sharded import full_tensor, is_sharded, local_box, local_values
 
 __all__ = ["RowReader", "full_state", "load_full_state", "load_optimizer_state", "model_tensors", "optimizer_tensors"]
 
@@ -145,12 +144,12 @@ def _refuse(problems: list[str]) -> None:
 
 
 def _fill(tensor: Tensor, read: Callable[[int | None, int | None], Tensor]) -> None:
-    if isinstance(tensor, DTensor):
-        start, end = local_rows(tensor)
-        if end > start:
-            tensor.to_local().copy_(read(start, end))
-    else:
+    if not is_sharded(tensor):
         tensor.copy_(read(None, None))
+        return
+    rows, *others = local_box(tensor)
+    if rows.stop > rows.start:
+        local_values(tensor).copy_(read(rows.start, rows.stop)[(slice(None), *others)])
 
 
 def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -73,10 +73,10 @@ def forward_all(
     if vocab_size is not None:
         batch_tokens = min(batch_tokens, max(VOCABULARY_LOGITS // vocab_size, 1))
     pieces = micro_batches(range(len(dataset.lengths)), dataset.lengths, None, batch_tokens)
-    for start in range(0, len(pieces), world.world_size):
+    for start in range(0, len(pieces), world.data_size):
         if wants_stop is not None and world.sum([wants_stop()])[0]:
             raise EvaluationStopped
-        place = start + world.rank
+        place = start + world.data_rank
         is_real = place < len(pieces)
         batch = _forward(model, dataset, pieces[place] if is_real else pieces[-1], world.device)
         if is_real:

@@ -12,8 +12,13 @@ from modelzoo.runtime import Found, Identity
 __all__ = ["check_identity", "deciding_settings", "identity_of"]
 
 FREE_SECTIONS = ("description", "output", "runtime", "checkpoint")
-FREE_KEYS = {"model": ("name", "revision", "allow_pickle"), "data": ("name", "train", "validation", "test")}
-"""What may change between a stop and a resume: places. The weights are the checkpoint's, and data have a fingerprint."""
+FREE_KEYS = {
+    "model": ("name", "revision", "allow_pickle"),
+    "data": ("name", "train", "validation", "test"),
+    "parallel": ("ranks", "data_shard", "data_replicate", "tensor", "zero", "recompute", "compile", "timeout_s"),
+}
+"""What may change between a stop and a resume: places, and the layout over processes. The weights are the checkpoint's, and data
+have a fingerprint."""
 
 
 def deciding_settings(settings: RunSettings) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
 from torch.optim import Optimizer
 
 from modelzoo.config import RunSettings
 from modelzoo.data import BatchStream
 from modelzoo.errors import DataError
+from modelzoo.models.model import Model
 from modelzoo.runtime import Identity, World, mark_agreed, raise_together, retain, save_checkpoint
 from modelzoo.training.evaluation import EvaluationSet, measure
 from modelzoo.training.forward_all import EvaluationStopped
@@ -37,8 +37,8 @@ class Job:
     """What is trained on what, and where its checkpoints go."""
 
     settings: RunSettings
-    model: nn.Module
-    """Sharded, if there is more than one rank."""
+    model: Model
+    """Laid out over the ranks."""
     optimizer: Optimizer
     dataset: Dataset
     evaluation: EvaluationSet | None
@@ -48,6 +48,11 @@ class Job:
     """What the identity's config hash is of, kept in checkpoints for messages."""
     checkpoints: Path
     total_steps: int
+
+    @property
+    def needs_loss_scale(self) -> bool:
+        """Whether gradients could vanish in what the backward computes in."""
+        return self.settings.parallel.precision == "float16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class Loop:
         own_targets = sum(batch.num_targets for batch in micro_batches)
         own_tokens = sum(batch.num_tokens for batch in micro_batches)
         targets, tokens, failed, stop = self.world.sum(
-            [own_targets, own_tokens, error is not None, self._signals.wanted != "finished"]
+            [*self.world.once([own_targets, own_tokens]), error is not None, self._signals.wanted != "finished"]
         )
         if failed:
             raise_together(self.world, error)
@@ -172,6 +177,7 @@ class Loop:
             clip_norm=job.settings.train.clip_norm,
             world=self.world,
             step=state.step + 1,
+            loss_scale=state.loss_scale if job.needs_loss_scale else None,
         )
         state.step += 1
         state.position = self.stream.position
@@ -191,6 +197,11 @@ class Loop:
                 "samples": state.position,
                 "tokens": state.tokens,
                 "seconds": round(self._seconds, 3),
+                **(
+                    {}
+                    if result.is_taken
+                    else {"skipped": f"gradients overflowed; the loss scale is now {state.loss_scale.scale:g}"}
+                ),
             }
         )
         steps_left = job.total_steps - state.step

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from modelzoo.errors import CheckpointError
+from modelzoo.training.loss_scale import LossScale
 
 __all__ = ["LoopState"]
 
@@ -28,6 +29,9 @@ class LoopState:
     seconds: float = 0.0
     """Time spent in the loop, over all its parts."""
 
+    loss_scale: LossScale = field(default_factory=LossScale)
+    """Of a float16 run; of no use to others."""
+
     is_evaluation_due: bool = False
     """Whether the evaluation of this step was due and did not finish, because the run was asked to stop."""
 
@@ -43,6 +47,7 @@ class LoopState:
             CheckpointError: A field is missing or not known.
         """
         try:
-            return cls(**values)
+            scale = LossScale(**values["loss_scale"]) if "loss_scale" in values else LossScale()
+            return cls(**{**values, "loss_scale": scale})
         except TypeError as error:
             raise CheckpointError(f"state of the loop: {error}; it was saved by another version") from error

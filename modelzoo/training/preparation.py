@@ -15,9 +15,9 @@ from modelzoo.config import RunSettings
 from modelzoo.data import TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
 from modelzoo.data.columns import find_columns
 from modelzoo.data.labels import LabelTable, collect_names
-from modelzoo.models.auto import from_pretrained
+from modelzoo.models.auto import find_pretrained
 from modelzoo.models.model import Model
-from modelzoo.runtime import seed_everything
+from modelzoo.models.pretrained import Pretrained
 from modelzoo.training.evaluation import EvaluationSet
 from modelzoo.training.limits import LABEL_TASKS, limits_of
 
@@ -33,7 +33,8 @@ GENERIC_LABEL = re.compile(r"LABEL_\d+")
 class Prepared:
     """What is ready before the processes meet."""
 
-    model: Model
+    pretrained: Pretrained[Model]
+    """The checkpoint, whose weights are read when the processes have met."""
     train: TokenizedDataset
     evaluation: EvaluationSet | None
     test: EvaluationSet | None
@@ -49,20 +50,18 @@ class Prepared:
 
 
 def prepare(settings: RunSettings) -> Prepared:
-    """Read and tokenize the data, then load the model with a head for its labels.
+    """Read and tokenize the data for a model with a head for its labels, whose weights are not read yet.
 
-    Rows come first: a wrong column or label is found before any weight is read. Seeds all generators with `train.seed`, so that a
-    new head is the same in every run and on every rank.
+    Rows come first: a wrong column or label is found before any weight is read.
 
     Raises:
-        InputError: Data, tokenizer, config or weights cannot be used; the message names file and row or key.
+        InputError: Data, tokenizer or config cannot be used; the message names file and row or key.
     """
     folder = hub.resolve(settings.model.name, revision=settings.model.revision, allow_pickle=settings.model.allow_pickle)
     tokenizer = load_tokenizer(folder)
     rows = {split: some for split in SPLITS if (some := _read(settings, split)) is not None}
     names = _label_names(settings, rows["train"], folder, tokenizer)
-    seed_everything(settings.train.seed)
-    model = from_pretrained(
+    pretrained = find_pretrained(
         folder,
         task=settings.model.task,
         label_names=names,
@@ -70,15 +69,16 @@ def prepare(settings: RunSettings) -> Prepared:
         allow_pickle=settings.model.allow_pickle,
         dropout=settings.model.dropout,
     )
+    model = pretrained.skeleton()
     datasets = {split: _dataset(settings, split, some, tokenizer, model) for split, some in rows.items()}
     samples = {split: _samples(settings, split, datasets[split], rows[split], model) for split in datasets}
-    notes = [str(model.load_report), *(f"{split}: {dataset.report.describe()}" for split, dataset in datasets.items())]
+    notes = [f"{split}: {dataset.report.describe()}" for split, dataset in datasets.items()]
     if settings.data.max_length > model.max_length:
         notes.append(
             f"data.max_length={settings.data.max_length} is more than the model's {model.max_length} tokens, which are used"
         )
     return Prepared(
-        model=model,
+        pretrained=pretrained,
         train=datasets["train"],
         evaluation=samples.get("validation"),
         test=samples.get("test"),

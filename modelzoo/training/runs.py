@@ -1,18 +1,19 @@
 """A run from its settings to its result: `train` starts one, `resume` continues one."""
 
-import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
+from modelzoo import hub
 from modelzoo.config import RunSettings, load_settings
 from modelzoo.data import BatchStream
+from modelzoo.models.model import Model
 from modelzoo.runtime import (
     Found,
     World,
@@ -20,14 +21,14 @@ from modelzoo.runtime import (
     connect,
     failing_together,
     find_latest,
+    layout,
     load_checkpoint,
     load_model,
-    model_tensors,
+    prepared,
     raise_together,
     read_state,
     seed_everything,
     set_aside,
-    shard,
     sweep,
 )
 from modelzoo.training.evaluation import measure
@@ -35,6 +36,7 @@ from modelzoo.training.identity import check_identity, deciding_settings, identi
 from modelzoo.training.loop import Job, Loop
 from modelzoo.training.loop_state import LoopState
 from modelzoo.training.optimizer import build_optimizer
+from modelzoo.training.options import runtime_options
 from modelzoo.training.plot import plot_run
 from modelzoo.training.preparation import Prepared, prepare
 from modelzoo.training.progress import Progress, SilentProgress, metrics_text, time_text
@@ -91,37 +93,38 @@ def resume(run_folder: str | os.PathLike[str], *, progress: Progress | None = No
 def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progress | None, recipe_file: Path | None) -> RunResult:
     """Prepare on every process alone, then meet and run together."""
     is_new = directory is None
-    with _runtime_options(settings), ExitStack() as stack:
-        prepared, error = _attempt(lambda: prepare(settings))
-        world = stack.enter_context(connect(settings.runtime.timeout_s))
+    with runtime_options(settings), ExitStack() as stack:
+        data, error = _attempt(lambda: prepare(settings))
+        world = stack.enter_context(connect(settings.parallel.timeout_s))
         stack.enter_context(failing_together(world, "the run"))
         raise_together(world, error)
-        assert prepared is not None
-        agree(world, _facts(settings, prepared, world))
+        assert data is not None
+        agree(world, _facts(settings, data))
         directory = _open_directory(world, settings, directory, stack)
         if world.is_main:
             stack.enter_context(run_log(directory.log))
         progress = (progress or choose_progress(settings.output.log_every_s)) if world.is_main else SilentProgress()
         stack.callback(progress.close)
         if is_new:
-            _, error = (
-                _attempt(lambda: directory.describe(settings, prepared.data, world, recipe_file)) if world.is_main else (0, None)
-            )
+            _, error = _attempt(lambda: directory.describe(settings, data.data, world, recipe_file)) if world.is_main else (0, None)
             raise_together(world, error)
         elif (done := world.broadcast(_finished(directory) if world.is_main else None)) is not None:
             progress.note(f"run      {directory.path} is finished already: step {done.step} of {done.total_steps}")
             return done
-        _say_start(progress, settings, prepared, world, directory)
-        return _train_and_finish(settings, prepared, world, directory, progress)
+        return _train_and_finish(settings, data, world, directory, progress)
 
 
 def _train_and_finish(
-    settings: RunSettings, prepared: Prepared, world: World, directory: RunDirectory, progress: Progress
+    settings: RunSettings, data: Prepared, world: World, directory: RunDirectory, progress: Progress
 ) -> RunResult:
-    """Shard, restore what was saved, train, and make the result."""
-    job = _job(settings, prepared, world, directory)
-    # dropout draws differ between ranks; on one process nothing depends on how many numbers the new head took
-    seed_everything(settings.train.seed + 1 + world.rank)
+    """Load the model, restore what was saved, train, and make the result."""
+    # a new head is the same in every run and on every rank
+    seed_everything(settings.train.seed)
+    model = data.pretrained.load(layout(world, settings.parallel))
+    _say_start(progress, settings, data, model, world, directory)
+    job = _job(settings, data, model, directory)
+    # dropout draws differ between shares of the data; on one process nothing depends on how many numbers the new head took
+    seed_everything(settings.train.seed + 1 + world.data_rank)
     state = _restore(job, world, progress)
     records = Records(directory.metrics if world.is_main else None, state.step, is_evaluation_due=state.is_evaluation_due)
     try:
@@ -137,7 +140,7 @@ def _train_and_finish(
         metric=settings.metric,
         best_metric=state.best_value,
         best_step=state.best_step,
-        majority=prepared.evaluation.dataset.report.majority_share if prepared.evaluation else None,
+        majority=data.evaluation.dataset.report.majority_share if data.evaluation else None,
         history=tuple(state.evaluations),
         seconds=state.seconds,
     )
@@ -146,14 +149,13 @@ def _train_and_finish(
             f"{stopped} at step {state.step} of {job.total_steps}, which is saved; continue with: {result.resume_command}"
         )
         return result
-    return _finish(job, prepared, world, directory, progress, result)
+    return _finish(job, data, world, directory, progress, result)
 
 
-def _job(settings: RunSettings, prepared: Prepared, world: World, directory: RunDirectory) -> Job:
-    """Shard the model and put together what the loop needs."""
-    model = shard(prepared.model, world)
+def _job(settings: RunSettings, data: Prepared, model: Model, directory: RunDirectory) -> Job:
+    """Put together what the loop needs."""
     stream = BatchStream(
-        prepared.train.lengths,
+        data.train.lengths,
         batch_size=settings.train.batch_size,
         batch_tokens=settings.train.batch_tokens,
         seed=settings.train.seed,
@@ -169,9 +171,9 @@ def _job(settings: RunSettings, prepared: Prepared, world: World, directory: Run
             betas=settings.optimizer.betas,
             eps=settings.optimizer.eps,
         ),
-        dataset=prepared.train,
-        evaluation=prepared.evaluation,
-        identity=identity_of(settings, prepared.fingerprint),
+        dataset=data.train,
+        evaluation=data.evaluation,
+        identity=identity_of(settings, data.fingerprint),
         config=deciding_settings(settings),
         checkpoints=directory.checkpoints,
         total_steps=total_steps,
@@ -209,16 +211,14 @@ def _restore(job: Job, world: World, progress: Progress) -> LoopState:
     return state
 
 
-def _finish(
-    job: Job, prepared: Prepared, world: World, directory: RunDirectory, progress: Progress, result: RunResult
-) -> RunResult:
+def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, progress: Progress, result: RunResult) -> RunResult:
     """Take the best weights, save them as a Hugging Face folder, and evaluate them on the test data. Collective."""
     if job.settings.checkpoint.keep_best and result.best_step not in (None, result.step):
         best = directory.checkpoints / f"step-{result.best_step}"
         raise_together(world, _attempt(lambda: load_model(best, job.model))[1])
-    prepared.model.eval()
-    prepared.model.save_pretrained(directory.final, overwrite=True)
-    test = measure(job.model, prepared.test, world) if prepared.test is not None else None
+    job.model.eval()
+    job.model.save_pretrained(directory.final, overwrite=True)
+    test = measure(job.model, data.test, world) if data.test is not None else None
     values = {**result.to_json(), "test": test}
     result = RunResult.from_json(values, directory.path, directory.final)
     if world.is_main:
@@ -256,50 +256,35 @@ def _finished(directory: RunDirectory) -> RunResult | None:
     return RunResult.from_json(values, directory.path, directory.final)
 
 
-def _facts(settings: RunSettings, prepared: Prepared, world: World) -> dict[str, str]:
-    """Return what must be the same on all ranks; the sums of the parameters are only taken where there are others."""
-    if world.world_size == 1:
-        return {}
-    digest = hashlib.sha256()
-    for name, tensor in model_tensors(prepared.model).items():
-        digest.update(f"{name} {tuple(tensor.shape)} {float(tensor.detach().double().sum())!r}".encode())
+def _facts(settings: RunSettings, data: Prepared) -> dict[str, str]:
+    """Return what must be the same on all ranks."""
+    config = {"family": data.pretrained.model_class.family, **data.pretrained.config.values()}
     return {
         "settings": settings.model_dump_json(),
-        "data fingerprint": prepared.fingerprint,
-        "parameters": digest.hexdigest(),
+        "data fingerprint": data.fingerprint,
+        "model": json.dumps(config, sort_keys=True, default=str),
+        "revision": str(hub.revision_of(data.pretrained.folder)),
         "torch version": str(torch.__version__),
     }
 
 
-def _say_start(progress: Progress, settings: RunSettings, prepared: Prepared, world: World, directory: RunDirectory) -> None:
-    count = sum(parameter.numel() for parameter in prepared.model.parameters())
+def _say_start(
+    progress: Progress, settings: RunSettings, data: Prepared, model: Model, world: World, directory: RunDirectory
+) -> None:
+    count = sum(parameter.numel() for parameter in model.parameters())
     progress.note(
-        f"run      {directory.path} · seed {settings.train.seed} · float32 · {world.world_size} process(es) on "
-        f"{world.device.type}, {torch.get_num_threads()} threads each"
+        f"run      {directory.path} · seed {settings.train.seed} · {settings.parallel.precision} · {world.world_size} process(es) "
+        f"on {world.device.type}, {torch.get_num_threads()} threads each"
     )
-    progress.note(f"model    {type(prepared.model).__name__} for {settings.model.task}, {count:,} parameters")
-    for note in prepared.notes:
+    if world.world_size > 1:
+        chosen = prepared(model).config
+        progress.note(
+            f"layout   data_shard={chosen.data_shard} data_replicate={chosen.data_replicate} tensor={chosen.tensor} "
+            f"zero={chosen.zero}"
+        )
+    progress.note(f"model    {type(model).__name__} for {settings.model.task}, {count:,} parameters")
+    for note in (str(model.load_report), *data.notes):
         progress.note(f"         {note}")
-
-
-@contextmanager
-def _runtime_options(settings: RunSettings) -> Iterator[None]:
-    """Set threads and determinism for the run, and put back what was set before."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    wanted = settings.runtime.threads
-    if wanted is None and local_processes > 1:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        wanted = max(cores // local_processes, 1)
-    if wanted is not None:
-        torch.set_num_threads(wanted)
-    if settings.runtime.deterministic:
-        torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic)
 
 
 def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:

@@ -17,7 +17,8 @@ from torch.optim import Optimizer
 
 from modelzoo.data import collate, count_targets, micro_batches, split_among
 from modelzoo.errors import NonFiniteError
-from modelzoo.runtime import World, clip_grad_norm, mark_agreed
+from modelzoo.runtime import World, accumulating, clip_grad_norm, mark_agreed
+from modelzoo.training.loss_scale import LossScale
 
 __all__ = ["Dataset", "MicroBatch", "StepResult", "build_micro_batches", "take_step"]
 
@@ -54,6 +55,8 @@ class StepResult:
     """Mean over the targets of the global batch."""
     grad_norm: float
     """Global norm before clipping."""
+    is_taken: bool = True
+    """False where float16 gradients overflowed: nothing was changed, and the loss scale is smaller now."""
 
 
 def build_micro_batches(
@@ -71,9 +74,9 @@ def build_micro_batches(
         world: The processes.
         max_rows: Most samples of one forward; None takes the whole share at once.
     """
-    shares = split_among(indices, dataset.lengths, world.world_size)
+    shares = split_among(indices, dataset.lengths, world.data_size)
     cuts = [micro_batches(share, dataset.lengths, max_rows) for share in shares]
-    own = cuts[world.rank]
+    own = cuts[world.data_rank]
     num_rounds = max(len(cut) for cut in cuts)
     batches = [_micro_batch(dataset, piece, epoch, world.device) for piece in own]
     for _ in range(num_rounds - len(own)):
@@ -98,6 +101,7 @@ def take_step(
     clip_norm: float | None,
     world: World,
     step: int,
+    loss_scale: LossScale | None = None,
 ) -> StepResult:
     """Accumulate the gradients of the global batch, clip them and take the optimizer step. Collective.
 
@@ -109,15 +113,25 @@ def take_step(
         clip_norm: Global norm above which gradients are scaled down; None never scales.
         world: The processes.
         step: Number of the step, for messages.
+        loss_scale: Of a float16 run, changed in place; None for none.
 
     Raises:
         NonFiniteError: The loss or a gradient is NaN or infinite. No step was taken; all ranks raise it, and it names the samples
             and the parameters.
     """
-    losses = [_backward(model, batch, num_targets) for batch in batches]
+    scale = 1.0 if loss_scale is None else loss_scale.scale
+    losses = []
+    for number, batch in enumerate(batches, start=1):
+        accumulating(model, is_last=number == len(batches))
+        losses.append(_backward(model, batch, num_targets, scale))
     values = torch.stack(losses).tolist()
-    loss = world.sum([math.fsum(values)])[0]
-    grad_norm = clip_grad_norm(model.parameters(), clip_norm)
+    loss = world.sum_data([math.fsum(values)])[0]
+    grad_norm = clip_grad_norm(model.parameters(), clip_norm, divisor=scale)
+    if loss_scale is not None and math.isfinite(loss):
+        if not math.isfinite(grad_norm) and loss_scale.step_overflowed():
+            optimizer.zero_grad(set_to_none=True)
+            return StepResult(loss, grad_norm, is_taken=False)
+        loss_scale.step_was_taken()
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):
         suspects = [
             index for batch, value in zip(batches, values, strict=True) if not math.isfinite(value) for index in batch.indices
@@ -130,7 +144,7 @@ def take_step(
     return StepResult(loss, grad_norm)
 
 
-def _backward(model: nn.Module, batch: MicroBatch, num_targets: int) -> Tensor:
+def _backward(model: nn.Module, batch: MicroBatch, num_targets: int, scale: float) -> Tensor:
     """Run a micro-batch and return its part of the step's loss, detached."""
     output = model(**batch.tensors)
     loss: Tensor = output.loss * (batch.num_targets / num_targets)
@@ -138,7 +152,7 @@ def _backward(model: nn.Module, batch: MicroBatch, num_targets: int) -> Tensor:
         # no target of this micro-batch is supervised; a sharded model must still see its backward
         logits = output.logits if output.logits is not None else output.start_logits
         loss = loss + 0.0 * logits.float().clamp(-1, 1).sum()
-    loss.backward()
+    (loss if scale == 1.0 else loss * scale).backward()
     return loss.detach().float()
 
 

@@ -60,13 +60,13 @@ class TaskMetrics:
 
     def values(self, world: World) -> dict[str, float]:
         """Return the metrics over the samples of all ranks. Collective."""
-        self._loss.counts = world.sum(self._loss.counts)
+        self._loss.counts = world.sum_data(self._loss.counts)
         loss = self._loss.values()
         if self._labels is not None:
-            self._labels.counts = world.sum(self._labels.counts)
+            self._labels.counts = world.sum_data(self._labels.counts)
             return {**self._labels.values(), "loss": loss["loss"]}
         if self._dataset.task == "masked_lm":
-            right, count = world.sum(self._right_tokens)
+            right, count = world.sum_data(self._right_tokens)
             return {"accuracy": right / count if count else float("nan"), **loss}
         spans: dict[int, Span] = {}
         for some in world.gather(self._spans):

@@ -7,7 +7,7 @@ from tiny_writers import folder, theirs
 
 from modelzoo import from_pretrained, generate
 from modelzoo.errors import ConfigError, RankError
-from modelzoo.runtime import connect, shard
+from modelzoo.runtime import connect, prepare
 
 PROMPTS = [[[9, 5, 7]], [[4, 8], [6, 3, 12, 30]]]
 
@@ -20,7 +20,7 @@ def write_sharded(path) -> None:
     alone = loaded(path)
     free = generate(alone, PROMPTS[0], max_new_tokens=12, eos_token_id=()).new_ids[0]
     with connect(device="cpu") as world:
-        model = shard(loaded(path), world)
+        model = prepare(loaded(path), world)
         prompts = PROMPTS[world.rank]
         for options in ({"eos_token_id": free[2]}, {"do_sample": True, "seed": 4}, {"num_beams": 2, "eos_token_id": free[2]}):
             expected = generate(alone, prompts, max_new_tokens=12, **options)
@@ -57,7 +57,7 @@ def test_a_rank_that_has_ended_goes_on_with_the_others():
 
 def refuse_together(path) -> None:
     with connect(device="cpu") as world:
-        model = shard(loaded(path), world)
+        model = prepare(loaded(path), world)
         kind, message = (
             (ValueError, r"prompt 0: the list has no token") if world.rank else (RankError, r"rank 1 cannot generate, .* no token")
         )

@@ -106,6 +106,7 @@ ROWS = {
         "embedding_dim": (plain(Embedding, 9, 6), {}, {"sizes": (9, 7)}),
         "padding_idx": (plain(Embedding, 9, 6), {}, {"padding_idx": 1}),
         "scale": (plain(Embedding, 9, 6), {}, {"scale": 0.5}),
+        "tensor_split": (plain(Embedding, 9, 6), {}, {"tensor_split": None}),
     },
     LearnedPositionEmbedding: {
         "num_embeddings": (plain(LearnedPositionEmbedding, 9, 6), {}, {"sizes": (5, 6)}),

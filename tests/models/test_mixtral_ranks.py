@@ -30,7 +30,7 @@ def gradients_of_both_ranks(folder: Path) -> tuple[list[torch.Tensor], dict[str,
 
 
 def train_on_two_ranks(folder: Path, out: Path) -> None:
-    from modelzoo.runtime import connect, full_tensor, shard
+    from modelzoo.runtime import connect, full_tensor, prepare
 
     losses, expected = gradients_of_both_ranks(folder)
     model = modelzoo.from_pretrained(folder).train()
@@ -38,7 +38,7 @@ def train_on_two_ranks(folder: Path, out: Path) -> None:
         for parameter in model.parameters():
             parameter.zero_()
     with connect(device="cpu") as world:
-        shard(model, world)
+        prepare(model, world)
         load_weights(model, folder, model.facts())
         loss = model(**batch(world.rank)).loss
         torch.testing.assert_close(loss, losses[world.rank], rtol=0, atol=1e-6)

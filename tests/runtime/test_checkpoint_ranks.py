@@ -15,8 +15,8 @@ from modelzoo.runtime import (
     load_checkpoint,
     model_tensors,
     optimizer_tensors,
+    prepare,
     save_checkpoint,
-    shard,
 )
 
 IDENTITY = Identity("config", "data")
@@ -24,7 +24,7 @@ IDENTITY = Identity("config", "data")
 
 def save_on_ranks(folder: str) -> None:
     with connect(device="cpu") as world:
-        model = shard(build(), world)
+        model = prepare(build(), world)
         optimizer = adamw(model)
         for seed in range(3):
             step(model, optimizer, world.rank, world.world_size, seed=seed)
@@ -34,7 +34,7 @@ def save_on_ranks(folder: str) -> None:
 def load_and_save_on_ranks(source: str, target: str) -> None:
     """What is loaded on these ranks and saved again must be the same bytes, whatever number of ranks saved it."""
     with connect(device="cpu") as world:
-        model = shard(build(seed=7), world)
+        model = prepare(build(seed=7), world)
         optimizer = adamw(model)
         state = load_checkpoint(Path(source), model=model, optimizer=optimizer, world=world)
         assert state == {"position": 36}
@@ -83,7 +83,7 @@ def data_of(path: Path) -> bytes:
 
 def save_fails_on_ranks(folder: str) -> None:
     with connect(device="cpu") as world:
-        model = shard(build(), world)
+        model = prepare(build(), world)
         options = {"model": model, "optimizer": None, "world": world, "state": {}, "identity": IDENTITY}
         (Path(folder) / "step-1").mkdir(parents=True, exist_ok=True)
         with pytest.raises(SaveError, match=r"^rank 0: .*step-1: exists already"):
@@ -100,7 +100,7 @@ def test_failed_save_is_told_to_all_ranks_and_the_next_one_works(tmp_path):
 
 def save_on_rank_zero_only(folder: str) -> None:
     with connect(device="cpu", timeout_s=2) as world:
-        model = shard(build(), world)
+        model = prepare(build(), world)
         if world.is_main:
             with pytest.raises(RankError, match="another rank was lost, or did not answer within 2 s"):
                 save_checkpoint(Path(folder), 1, model=model, optimizer=None, world=world, state={}, identity=IDENTITY)

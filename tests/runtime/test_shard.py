@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.errors import ConfigError
-from modelzoo.runtime import clip_grad_norm, connect, full_state, model_tensors, shard
+from modelzoo.runtime import clip_grad_norm, connect, full_state, model_tensors, prepare
 
 
 def train_sharded(tied: bool) -> None:
@@ -15,7 +15,7 @@ def train_sharded(tied: bool) -> None:
     for seed in range(4):
         step(alone, optimizer, seed=seed)
     with connect(device="cpu") as world:
-        model = shard(build(tied), world)
+        model = prepare(build(tied), world)
         assert all(isinstance(block, FSDPModule) for block in model.blocks)
         optimizer = adamw(model)
         for seed in range(4):
@@ -33,21 +33,21 @@ def test_sharded_training_equals_one_process(world_size, tied):
 def test_one_process_is_left_plain():
     model = build()
     with connect(device="cpu") as world:
-        assert shard(model, world) is model
+        assert prepare(model, world) is model
     assert not isinstance(model, FSDPModule)
 
 
 def test_half_precision_parameters_are_refused():
     model = build().to(torch.bfloat16)
     with connect(device="cpu") as world, pytest.raises(ConfigError, match=r"embedding.weight: .* found torch.bfloat16"):
-        shard(model, world)
+        prepare(model, world)
 
 
 def test_declared_tie_of_two_tensors_is_refused():
     model = build(tied=False)
     model._tied = True
     with connect(device="cpu") as world, pytest.raises(ConfigError, match=r"embedding.weight and head.weight are declared tied"):
-        shard(model, world)
+        prepare(model, world)
 
 
 @pytest.mark.parametrize("max_norm", [None, 0.5, 100.0])

@@ -9,7 +9,7 @@ from tiny_runs import WORDS, model_folder, rows
 from modelzoo.data import build_dataset, load_tokenizer
 from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.bert import Bert
-from modelzoo.runtime import connect, shard
+from modelzoo.runtime import connect, prepare
 from modelzoo.training import EvaluationSet, SilentProgress, evaluate, measure, predict, train
 from modelzoo.training.spans import best_spans, better_span
 
@@ -79,7 +79,7 @@ def on_ranks(folder: str, task: str, count: int) -> None:
     model, samples = make(Path(folder), task, count)
     with connect(device="cpu") as world:
         expected = measure(model, samples, world.__class__(0, 1, 0, world.device, 1))
-        sharded = shard(make(Path(folder), task, count)[0], world)
+        sharded = prepare(make(Path(folder), task, count)[0], world)
         values = measure(sharded, samples, world)
         assert world.gather(values) == [values] * world.world_size
         assert values == pytest.approx(expected, abs=1e-6)

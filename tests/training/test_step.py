@@ -8,7 +8,7 @@ from tiny_runs import model_folder, rows
 from modelzoo.data import build_dataset, load_tokenizer
 from modelzoo.errors import NonFiniteError
 from modelzoo.models.bert import Bert
-from modelzoo.runtime import connect, full_state, model_tensors, shard
+from modelzoo.runtime import connect, full_state, model_tensors, prepare
 from modelzoo.training.optimizer import build_optimizer
 from modelzoo.training.step import build_micro_batches, take_step
 
@@ -80,7 +80,7 @@ def sharded_steps(folder, count) -> None:
     with connect(device="cpu") as world:
         model, dataset = make(Path(folder))
         alone, _ = make(Path(folder))
-        shard(model, world)
+        prepare(model, world)
         one = world.__class__(0, 1, 0, world.device, 1)
         losses = []
         for each, place in ((model, world), (alone, one)):
@@ -165,7 +165,7 @@ def one_rank_goes_bad(folder) -> None:
 
     with connect(device="cpu") as world:
         model, dataset = make(Path(folder))
-        shard(model, world)
+        prepare(model, world)
         optimizer = build_optimizer(model, lr=0.1)
         batches = build_micro_batches(dataset, range(6), epoch=0, world=world)
         if world.rank == 1:

@@ -1,0 +1,58 @@
+"""How a model is laid out over processes: one object from one process to a cluster, the recipe's section `parallel`."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from modelzoo.config.keys import Key
+from modelzoo.config.section import Section
+
+__all__ = ["ParallelConfig", "recompute_period"]
+
+RECOMPUTE_EXPECTS = 'none, blocks, selective or "every N" with N >= 1'
+EVERY = re.compile(r"every ([1-9][0-9]{0,3})")
+
+
+def _check_recompute(value: str) -> str:
+    if value not in ("none", "blocks", "selective") and not EVERY.fullmatch(value):
+        raise ValueError(f"expected {RECOMPUTE_EXPECTS}, found {value!r}")
+    return value
+
+
+class ParallelConfig(Section):
+    """How many processes share what, in which precision, and what is computed twice to save memory.
+
+    data_replicate x data_shard x tensor is the number of processes. Neighbouring ranks share a tensor axis, then a shard axis.
+    """
+
+    ranks: Annotated[int | None, Field(ge=1, le=1024), Key("processes", ("nproc_per_node",))] = None
+    """Processes that `modelzoo train` starts on this machine; null starts none: one process, or those of torchrun or SLURM."""
+    data_shard: Annotated[int | Literal["auto"], Field(), Key("processes", (), "an integer >= 1 or auto")] = "auto"
+    """Processes over which parameters, gradients and moments are cut; auto takes all that the other two axes leave."""
+    data_replicate: Annotated[int, Field(ge=1), Key("groups")] = 1
+    """Groups of processes that each hold a whole copy (hybrid sharding: shard inside a node, replicate between nodes)."""
+    tensor: Annotated[int, Field(ge=1), Key("processes", ("tensor_parallel_size", "tp_size"))] = 1
+    """Processes that compute one sample together, each a part of every matrix; a divisor of the number of heads."""
+    zero: Annotated[Literal["auto", 0, 1, 2, 3], Key("", ("zero_stage",), "0, 1, 2, 3 or auto")] = "auto"
+    """What is cut over data_shard: 0 nothing, 1 moments, 2 and gradients, 3 and parameters; auto looks at the memory."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What forward and backward compute in; trained parameters, moments and sums of gradients are float32 always."""
+    recompute: Annotated[str, AfterValidator(_check_recompute), Key("", (), RECOMPUTE_EXPECTS)] = "none"
+    """Which activations are computed again in the backward: of all blocks, all but matrix products, or every Nth block."""
+    compile: Annotated[bool, Key("", ("torch_compile",))] = False
+    """Whether each block goes through torch.compile; the first steps then take minutes."""
+    timeout_s: Annotated[float, Field(ge=1), Key("seconds", ("ddp_timeout",))] = 60.0
+    """How long one process waits for the others before the run fails and names the late rank."""
+
+
+def recompute_period(recompute: str) -> int:
+    """Return N where every Nth block is recomputed: 0 for none, 1 for all.
+
+    Args:
+        recompute: As in `ParallelConfig`.
+    """
+    if recompute == "none":
+        return 0
+    found = EVERY.fullmatch(recompute)
+    return int(found[1]) if found else 1

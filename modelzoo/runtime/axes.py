@@ -1,0 +1,65 @@
+"""The ranks of a run as a grid: groups that replicate, ranks that shard, ranks that compute one sample together."""
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from modelzoo.config.parallel import ParallelConfig
+from modelzoo.errors import ConfigError
+from modelzoo.runtime.memory import free_bytes
+from modelzoo.runtime.process import World
+
+__all__ = ["REPLICATE", "SHARD", "TENSOR", "build_mesh", "resolve"]
+
+REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
+STATE_BYTES = 16
+"""Bytes a trained parameter takes in float32: itself, its gradient and two moments."""
+ROOMY_SHARE = 0.5
+"""Share of a rank's memory that the states may take before `zero: auto` also cuts the parameters."""
+
+
+def resolve(config: ParallelConfig, world: World, model: nn.Module) -> ParallelConfig:
+    """Return the config with every `auto` decided, and check that it fits the number of ranks.
+
+    Args:
+        config: As asked for.
+        world: The processes.
+        model: Its size decides about `zero: auto`.
+
+    Raises:
+        ConfigError: The axes do not multiply to the number of ranks, or contradict the ZeRO level.
+    """
+    fixed = config.tensor * config.data_replicate
+    shown = f"parallel.tensor={config.tensor} x parallel.data_replicate={config.data_replicate}"
+    if world.world_size % fixed:
+        raise ConfigError(
+            f"{shown} = {fixed} does not divide the {world.world_size} process(es) of this run; start a multiple of {fixed}, "
+            "or change one of the two"
+        )
+    left = world.world_size // fixed
+    if config.zero == 0:
+        if config.data_shard not in ("auto", 1):
+            raise ConfigError(f"parallel.zero=0 cuts nothing, found parallel.data_shard={config.data_shard}; remove one of the two")
+        return config.model_copy(update={"data_shard": 1, "data_replicate": left * config.data_replicate})
+    if config.data_shard not in ("auto", left):
+        raise ConfigError(
+            f"{shown} x parallel.data_shard={config.data_shard} is not the {world.world_size} process(es) of this run; "
+            f"use parallel.data_shard={left} or auto"
+        )
+    zero = _zero(world, model, left * config.tensor) if config.zero == "auto" else config.zero
+    return config.model_copy(update={"data_shard": left, "zero": zero})
+
+
+def build_mesh(config: ParallelConfig, world: World) -> DeviceMesh:
+    """Return the grid of a resolved config; neighbouring ranks share a tensor axis first, then a shard axis. Collective."""
+    assert isinstance(config.data_shard, int)
+    sizes = (config.data_replicate, config.data_shard, config.tensor)
+    return init_device_mesh(world.device.type, sizes, mesh_dim_names=(REPLICATE, SHARD, TENSOR))
+
+
+def _zero(world: World, model: nn.Module, parts: int) -> int:
+    """Return 2 where the states of the cut model are small beside the memory, else 3."""
+    if parts == 1:
+        return 0 if world.world_size == 1 else 2
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return 2 if STATE_BYTES * count <= ROOMY_SHARE * free_bytes(torch.device(world.device)) else 3

@@ -1,0 +1,41 @@
+"""How much memory this process may take."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import torch
+
+__all__ = ["free_bytes"]
+
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the free bytes of a device for this process: of an accelerator all, of the host's an equal part a local process.
+
+    On the host a limit of the control group counts as well as what the machine has free.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = _available()
+    free = free if available is None else available
+    with contextlib.suppress(OSError, ValueError):  # no control group, or one without a limit
+        free = min(free, int(CGROUP_LIMIT.read_text()) - int(CGROUP_USED.read_text()))
+    return max(free, 0) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _available() -> int | None:
+    """Return what Linux says can be had without swapping, None elsewhere."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kib = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return None if kib is None else int(kib) * 1024

@@ -1,0 +1,222 @@
+"""Making any module run on many processes: cut, recompute, compile, shard, in this order, and it stays a plain module.
+
+    meta or filled -> tensor parallel -> recompute -> compile -> shard -> `materialise` and load (a model that was built on meta)
+
+Gradients are added up over the ranks, never averaged: the caller owns the denominator, because only it knows how many targets the
+whole batch has.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from modelzoo.config.parallel import ParallelConfig
+from modelzoo.errors import ConfigError
+from modelzoo.runtime.axes import REPLICATE, SHARD, TENSOR, build_mesh, resolve
+from modelzoo.runtime.collectives import TensorAxis
+from modelzoo.runtime.counted import count_traffic
+from modelzoo.runtime.process import World
+from modelzoo.runtime.recompute import recompute
+from modelzoo.runtime.tensor_parallel import split
+from modelzoo.runtime.traffic import Traffic
+from modelzoo.runtime.units import find_ties, find_units, holds_any
+from modelzoo.sharded import is_sharded, local_part, local_values
+
+__all__ = ["Prepared", "accumulating", "layout", "materialise", "prepare", "prepared", "reshard"]
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What `prepare` decided for a model."""
+
+    config: ParallelConfig
+    """With every `auto` decided."""
+    units: tuple[nn.Module, ...]
+    """The blocks that are sharded one by one, in forward order."""
+    mesh: DeviceMesh | None
+    """The grid of ranks; None on one process that needs none."""
+    traffic: Traffic
+    """What was exchanged since it was last cleared."""
+
+
+_PREPARED: WeakKeyDictionary[nn.Module, Prepared] = WeakKeyDictionary()
+_WHOLE = Prepared(ParallelConfig(data_shard=1, zero=0), (), None, Traffic())
+
+
+def prepare(
+    model: nn.Module, world: World, config: ParallelConfig | None = None, *, units: Sequence[nn.Module] | None = None
+) -> nn.Module:
+    """Lay a model out over the ranks, in place, and return it: the same class, names and forward. Collective.
+
+    Any module will do, also one of Hugging Face; keyword arguments, state dict names and freezing stay as they are. Parameters
+    outside every unit are sharded with the model itself, and so are tied ones. A model on meta gets its memory by `materialise`.
+
+    Args:
+        model: The same on every rank; trained parameters are float32.
+        world: The processes.
+        config: How; None shards over all of them.
+        units: The blocks to shard, recompute and compile one by one; None finds them (`find_units`).
+
+    Raises:
+        ConfigError: The config does not fit the ranks or the model, a parameter is not float32, a declared tie is not one tensor,
+            or the model was prepared before. Nothing was changed.
+    """
+    if model in _PREPARED:
+        raise ConfigError(f"{type(model).__name__} was prepared before; build it again to lay it out in another way")
+    _check_dtypes(model)
+    config = resolve(config or ParallelConfig(), world, model)
+    ties = find_ties(model)
+    blocks = find_units(model) if units is None else list(units)
+    world.tensor_size = config.tensor
+    traffic = Traffic()
+    needs_mesh = world.world_size > 1 or config.precision != "float32"
+    mesh = build_mesh(config, world.joined()) if needs_mesh else None
+    if mesh is not None and config.tensor > 1:
+        split(model, mesh[TENSOR], TensorAxis(mesh.get_group(TENSOR), traffic))
+        ties = find_ties(model)
+    recompute(blocks, config.recompute)
+    if config.compile:
+        for block in blocks:
+            block.compile()
+    if not _is_on_meta(model):
+        model.to(world.device)
+    if mesh is not None:
+        _shard(model, [block for block in blocks if not holds_any(block, ties)], mesh, config)
+        count_traffic(model, mesh, traffic)
+    _PREPARED[model] = Prepared(config, tuple(blocks), mesh, traffic)
+    return model
+
+
+def layout(world: World, config: ParallelConfig | None = None) -> Callable[[nn.Module], nn.Module]:
+    """Return what lays a model on meta out over the ranks and gives it memory: the `lay_out` of `from_pretrained`.
+
+    Args:
+        world: The processes.
+        config: As of `prepare`.
+    """
+
+    def lay_out(model: nn.Module) -> nn.Module:
+        prepare(model, world, config)
+        materialise(model, world.device)
+        return model
+
+    return lay_out
+
+
+def prepared(model: nn.Module) -> Prepared:
+    """Return what `prepare` decided; for a model that was never prepared, that of one process."""
+    return _PREPARED.get(model, _WHOLE)
+
+
+def materialise(model: nn.Module, device: torch.device) -> None:
+    """Give a prepared model that was built on meta its memory; values come from a checkpoint and from `init_weights`.
+
+    `to_empty` alone would part tied parameters. A layer's `init_weights` fills this rank's part of the values that one process
+    would draw, because it draws them whole, one layer at a time.
+
+    Args:
+        model: After `prepare`.
+        device: Where to.
+    """
+    owners: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append((module, name))
+    model.to_empty(device=device)
+    for (first, own), *others in owners.values():
+        for module, name in others:
+            module._parameters[name] = first._parameters[own]
+    for module in model.modules():
+        layer: Any = module
+        if layer is not model and hasattr(layer, "init_weights") and _holds_sharded(layer):
+            layer.init_weights = partial(_init_whole, layer, layer.init_weights)
+
+
+def reshard(model: nn.Module) -> None:
+    """Put every unit's parameters back into their shards, as after a forward without a backward; does nothing to a plain model.
+
+    `fully_shard` leaves the last group gathered after a forward. Its values would be stale once the shards are written to.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def accumulating(model: nn.Module, *, is_last: bool) -> None:
+    """Say before a micro-batch whether it is the step's last one.
+
+    Below ZeRO level 2 gradients are whole until then, and added up over the ranks once a step; from level 2 on they are cut after
+    every micro-batch. Below level 3 parameters stay whole until the last one's backward.
+
+    Args:
+        model: Prepared or plain; a plain one needs nothing.
+        is_last: Whether the optimizer steps after this micro-batch.
+    """
+    if not isinstance(model, FSDPModule):
+        return
+    zero = prepared(model).config.zero
+    assert zero != "auto"
+    if zero < 2:
+        model.set_requires_gradient_sync(is_last)
+    else:
+        model.set_requires_all_reduce(is_last)
+    if zero < 3:
+        model.set_reshard_after_backward(is_last)
+
+
+def _check_dtypes(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ConfigError(f"{name}: trained parameters are stored in float32, found {parameter.dtype}; use model.float()")
+
+
+def _is_on_meta(model: nn.Module) -> bool:
+    return any(parameter.is_meta for parameter in model.parameters())
+
+
+def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, config: ParallelConfig) -> None:
+    """Shard the blocks one by one and what is left with the model, with one engine for all ZeRO levels."""
+    dtype = DTYPES[config.precision]
+    options: dict[str, Any] = {
+        "mesh": mesh[REPLICATE, SHARD] if config.data_replicate > 1 else mesh[SHARD],
+        "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32),
+    }
+    for block in blocks:
+        fully_shard(block, reshard_after_forward=config.zero == 3, **options)
+    fully_shard(model, reshard_after_forward=False, **options)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            # gloo has no pre-multiplied sum; a plain sum is exact on every backend
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def _holds_sharded(module: nn.Module) -> bool:
+    return any(is_sharded(parameter) for parameter in module.parameters(recurse=False))
+
+
+@torch.no_grad()
+def _init_whole(module: nn.Module, initialise: Callable[..., None], *args: Any) -> None:
+    """Draw a layer's values whole, on the CPU as one process does, and keep this rank's part of them."""
+    own = dict(module.named_parameters(recurse=False))
+    whole = {name: nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype)) for name, parameter in own.items()}
+    try:
+        module._parameters.update(whole)
+        initialise(*args)
+    finally:
+        module._parameters.update(own)
+    for name, parameter in own.items():
+        values = whole[name].to(local_values(parameter).device)
+        local_values(parameter).copy_(local_part(parameter, values) if is_sharded(parameter) else values)

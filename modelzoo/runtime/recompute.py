@@ -1,0 +1,59 @@
+"""Activations computed twice instead of kept: a block's forward runs again in its backward (Chen et al., 2016).
+
+A block's `forward` is replaced on the instance, so that names of parameters, hooks and keyword arguments stay as they are.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from modelzoo.config.parallel import recompute_period
+
+__all__ = ["recompute"]
+
+_KEPT = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+}
+"""What `selective` does not compute again: matrix products and attention, which take nearly all of the time."""
+
+
+def recompute(units: Sequence[nn.Module], how: str) -> None:
+    """Make blocks compute their activations again in the backward; results are equal, dropout included.
+
+    Args:
+        units: The blocks, in forward order.
+        how: As `ParallelConfig.recompute`: "none", "blocks", "selective" or "every N" (blocks N, 2 N, ...).
+    """
+    period = recompute_period(how)
+    if not period:
+        return
+    for unit in units[period - 1 :: period]:
+        unit.forward = _twice(unit.forward, is_selective=how == "selective")
+
+
+def _twice(forward: Callable[..., Any], *, is_selective: bool) -> Callable[..., Any]:
+    options: dict[str, Any] = {"use_reentrant": False}
+    if is_selective:
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+
+    @wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, **options, **kwargs)
+
+    return run
+
+
+def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,238 @@
+"""Computing one sample on several ranks: every matrix cut as the layers declare it (Shoeybi et al., 2019).
+
+A layer says by `tensor_split` how its weights may be cut; nothing in it knows of ranks. Here its weights become DTensors over the
+tensor axis, and its `forward` runs on this rank's part, with what has to be exchanged before and after:
+
+    "column"      output features: the input's gradient is summed; outputs stay apart
+    "row"         input features: outputs are summed, then the bias is added
+    "vocabulary"  rows of a table: rows that another rank has are zero, then summed; scores are gathered, a loss stays apart
+    "heads"       columns of a table of attention heads: nothing is exchanged
+    a mapping     parameter name -> dimension: the input's gradient is summed, outputs are summed (experts)
+
+Attributes that a module lists in `tensor_counts` (numbers of heads) are divided. What declares nothing is computed by every rank
+alike, on whole weights.
+"""
+
+from collections.abc import Mapping
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from modelzoo.errors import ConfigError, listing
+from modelzoo.runtime.collectives import TensorAxis
+from modelzoo.sharded import local_box
+
+__all__ = ["split"]
+
+_DIMS: dict[str, dict[str, int]] = {
+    "column": {"weight": 0, "bias": 0},
+    "row": {"weight": 1},
+    "vocabulary": {"weight": 0, "bias": 0},
+    "heads": {"weight": 1},
+}
+"""Kind of split -> parameter -> dimension that is cut; parameters left out stay whole."""
+
+
+def split(model: nn.Module, mesh: DeviceMesh, axis: TensorAxis) -> None:
+    """Cut every layer of a model that declares how, in place. Values may be on meta.
+
+    Args:
+        model: Before it is sharded.
+        mesh: The tensor axis alone.
+        axis: What the ranks of it exchange.
+
+    Raises:
+        ConfigError: No layer declares a split, a number of heads or features does not divide, or a module with other state of its
+            own cannot be cut; all offenders are listed and nothing was changed.
+    """
+    chosen = [(name, module) for name, module in model.named_modules() if _kind(module, axis.size) is not None]
+    _check(model, chosen, axis.size)
+    places: dict[int, nn.Parameter] = {}
+    for _, module in chosen:
+        kind = _kind(module, axis.size)
+        assert kind is not None
+        dims = dict(kind) if isinstance(kind, Mapping) else _DIMS[kind]
+        for name, dim in dims.items():
+            parameter = module._parameters.get(name)
+            if parameter is not None and not isinstance(parameter, DTensor):
+                if id(parameter) not in places:
+                    places[id(parameter)] = _cut(parameter, mesh, dim)
+                module._parameters[name] = places[id(parameter)]
+        _replace_forward(module, kind, axis)
+    for module in model.modules():
+        for name in getattr(module, "tensor_counts", ()):
+            setattr(module, name, getattr(module, name) // axis.size)
+
+
+def _kind(module: nn.Module, size: int) -> str | Mapping[str, int] | None:
+    """Return how a module is cut; a table with fewer rows than ranks is left whole."""
+    kind: str | Mapping[str, int] | None = getattr(module, "tensor_split", None)
+    if kind == "vocabulary" and isinstance(module.weight, Tensor) and len(module.weight) < size:
+        return None
+    return kind
+
+
+def _check(model: nn.Module, chosen: list[tuple[str, nn.Module]], size: int) -> None:
+    if not chosen:
+        raise ConfigError(
+            f"parallel.tensor={size}: no layer of {type(model).__name__} declares how it is cut (`tensor_split`); build it from "
+            "modelzoo.layers, or use parallel.data_shard"
+        )
+    problems = []
+    for name, module in model.named_modules():
+        for count in getattr(module, "tensor_counts", ()):
+            if getattr(module, count) % size:
+                problems.append(f"{name}: {count}={getattr(module, count)} is not divisible by parallel.tensor={size}")
+    for name, module in chosen:
+        kind = _kind(module, size)
+        if kind == "heads" and not isinstance(getattr(module, "weight", None), nn.Parameter):
+            problems.append(f"{name}: {type(module).__name__} has no table of heads to cut; it cannot be used with parallel.tensor")
+        if kind in ("column", "row") or isinstance(kind, Mapping):
+            dims = dict(kind) if isinstance(kind, Mapping) else {"weight": _DIMS[str(kind)]["weight"]}
+            for parameter, dim in dims.items():
+                width = module.get_parameter(parameter).shape[dim]
+                if width % size:
+                    problems.append(f"{name}.{parameter}: {width} features are not divisible by parallel.tensor={size}")
+    if problems:
+        raise ConfigError(f"parallel.tensor={size} does not fit the model, nothing was cut:\n{listing(problems)}")
+
+
+def _cut(parameter: nn.Parameter, mesh: DeviceMesh, dim: int) -> nn.Parameter:
+    """Return a parameter that is a DTensor over the tensor axis, with this rank's part of the values."""
+    shape, stride = parameter.shape, parameter.stride()
+    whole = DTensor.from_local(torch.empty(shape, device="meta"), mesh, [Replicate()], run_check=False)
+    boxes = DTensor.from_local(torch.empty(0, device="meta"), mesh, [Shard(dim)], run_check=False, shape=whole.shape, stride=stride)
+    local = parameter.detach()[local_box(boxes)].clone(memory_format=torch.contiguous_format)
+    cut = DTensor.from_local(local, mesh, [Shard(dim)], run_check=False, shape=shape, stride=stride)
+    return nn.Parameter(cut, requires_grad=parameter.requires_grad)
+
+
+class _Local:
+    """A module seen with this rank's part of its parameters: its methods run on those."""
+
+    def __init__(self, module: nn.Module, **values: Any) -> None:
+        self.__dict__.update(values, _module=module)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(type(self._module), name, None)
+        if isinstance(found, FunctionType):
+            return MethodType(found, self)
+        return getattr(self._module, name)
+
+
+def _local(parameter: Tensor | None) -> Tensor | None:
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def _replace_forward(module: nn.Module, kind: str | Mapping[str, int], axis: TensorAxis) -> None:
+    """Let a module compute on its part: on the instance, so that names, hooks and the class stay as they are."""
+    layer: Any = module
+    if isinstance(kind, Mapping):
+        layer.forward = _Experts(layer, tuple(kind), axis)
+    elif kind == "vocabulary":
+        table = _Table(layer, axis)
+        layer.vocabulary = table
+        if hasattr(layer, "logits"):
+            layer.forward, layer.logits = table, table.logits
+        else:
+            layer.forward = table.logits
+    else:
+        layer.forward = {"column": _Column, "row": _Row, "heads": _Heads}[kind](layer, axis)
+
+
+class _Column:
+    def __init__(self, module: Any, axis: TensorAxis) -> None:
+        self._module, self._axis = module, axis
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        module = self._module
+        local = _Local(module, weight=_local(module.weight), bias=_local(module.bias))
+        result: Tensor = type(module).forward(local, self._axis.enter(hidden))
+        return result
+
+
+class _Row:
+    def __init__(self, module: Any, axis: TensorAxis) -> None:
+        self._module, self._axis = module, axis
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        module = self._module
+        part = type(module).forward(_Local(module, weight=_local(module.weight), bias=None), hidden)
+        total = self._axis.leave(part)
+        return total if module.bias is None else total + module.bias
+
+
+class _Heads:
+    def __init__(self, module: Any, axis: TensorAxis) -> None:
+        self._module = module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module
+        return type(module).forward(_Local(module, weight=_local(module.weight)), *args, **kwargs)
+
+
+class _Experts:
+    def __init__(self, module: Any, names: tuple[str, ...], axis: TensorAxis) -> None:
+        self._module, self._names, self._axis = module, names, axis
+
+    def __call__(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        module = self._module
+        local = _Local(module, **{name: _local(getattr(module, name)) for name in self._names})
+        return self._axis.leave(type(module).forward(local, self._axis.enter(rows), *args, **kwargs))
+
+
+class _Table:
+    """A table of the vocabulary of which this rank has some rows; also what `modelzoo.layers.Vocabulary` asks for."""
+
+    def __init__(self, module: Any, axis: TensorAxis) -> None:
+        self._module, self._axis = module, axis
+        weight = module.weight
+        assert isinstance(weight, DTensor)
+        chunk = -(-weight.shape[0] // axis.size)
+        starts = [min(chunk * rank, weight.shape[0]) for rank in range(axis.size)]
+        self._sizes = [end - start for start, end in zip(starts, [*starts[1:], weight.shape[0]], strict=True)]
+        self.start = starts[axis.rank]
+        self.end = self.start + self._sizes[axis.rank]
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Look rows up."""
+        module = self._module
+        is_own = (ids >= self.start) & (ids < self.end)
+        padding = module.padding_idx
+        own = padding - self.start if isinstance(padding, int) and self.start <= padding < self.end else None
+        local = _Local(module, weight=self.weight(), padding_idx=own)
+        rows = type(module).forward(local, torch.where(is_own, ids - self.start, 0))
+        return self._axis.leave(rows.masked_fill(~is_own.unsqueeze(-1), 0))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score the whole vocabulary."""
+        module = self._module
+        local = _Local(module, weight=self.weight(), bias=self.bias())
+        method = type(module).logits if hasattr(module, "padding_idx") else type(module).forward
+        return self._axis.gather(method(local, self._axis.enter(hidden)), self._sizes)
+
+    def weight(self) -> Tensor:
+        """Return the rows of this rank."""
+        weight = _local(self._module.weight)
+        assert weight is not None
+        return weight
+
+    def bias(self) -> Tensor | None:
+        """Return their biases."""
+        return _local(getattr(self._module, "bias", None))
+
+    def enter(self, hidden: Tensor) -> Tensor:
+        """Return `hidden`; its gradient is summed over the ranks."""
+        return self._axis.enter(hidden)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over the ranks."""
+        return self._axis.sum(values)
+
+    def max(self, values: Tensor) -> Tensor:
+        """Return the largest over the ranks."""
+        return self._axis.max(values)

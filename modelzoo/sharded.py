@@ -1,0 +1,103 @@
+"""Sharded tensors (DTensors): which box of the whole a rank holds, and the whole again.
+
+A tensor may be cut twice: by a tensor axis, over output features, input features or the vocabulary, and by a shard axis over the
+rows that are left. Sizes that do not divide are allowed: parts are cut as `torch.chunk` cuts, the last ones shorter or empty.
+Neither this module nor a check with it imports torch's DTensor where no sharded tensor can exist.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeGuard
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+__all__ = ["full_tensor", "is_sharded", "local_box", "local_part", "local_values"]
+
+
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Return whether a tensor is a DTensor; where none can exist, their module is not imported for the question."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local_values(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a sharded tensor, or the tensor itself; it shares memory and has no history."""
+    detached: Tensor = tensor.detach()
+    return detached.to_local() if is_sharded(detached) else detached
+
+
+def local_box(tensor: "DTensor") -> tuple[slice, ...]:
+    """Return which box of the whole tensor this rank holds, one slice a dimension.
+
+    Raises:
+        ValueError: A placement that is neither a shard nor a replica.
+    """
+    return _box(tensor, [tensor.device_mesh.get_local_rank(axis) for axis in range(tensor.device_mesh.ndim)])
+
+
+def local_part(tensor: "DTensor", whole: Tensor) -> Tensor:
+    """Return this rank's box of a whole tensor of the same shape, as a view."""
+    return whole[local_box(tensor)]
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return the whole of a sharded tensor, the tensor itself otherwise. Collective over the ranks that share it.
+
+    Unlike DTensor's own method this is right for sizes that do not divide over two axes.
+    """
+    if not is_sharded(tensor):
+        return tensor
+    with torch.no_grad():
+        mesh, local = tensor.device_mesh, tensor.to_local()
+        coordinates = [mesh.get_local_rank(axis) for axis in range(mesh.ndim)]
+        for axis in reversed(_cut_order(tensor)):
+            dim = tensor.placements[axis].dim  # type: ignore[attr-defined]  # a shard has one
+            boxes = [_box(tensor, [*coordinates[:axis], place, *coordinates[axis + 1 :]]) for place in range(mesh.size(axis))]
+            local = _gather(local, dim, [box[dim].stop - box[dim].start for box in boxes], mesh.get_group(axis))
+        return local
+
+
+def _gather(local: Tensor, dim: int, sizes: Sequence[int], group: torch.distributed.ProcessGroup) -> Tensor:
+    """Join the parts of all ranks of a group along a dimension, of `sizes` each."""
+    import torch.distributed as dist
+
+    if len(sizes) == 1:
+        return local
+    rows = local.movedim(dim, 0).contiguous()
+    widest = max(sizes)
+    padded = rows.new_zeros(widest, *rows.shape[1:])
+    padded[: len(rows)] = rows
+    gathered = padded.new_empty(len(sizes) * widest, *rows.shape[1:])
+    dist.all_gather_single(gathered, padded, group=group)
+    parts = [part[:size] for part, size in zip(gathered.split(widest), sizes, strict=True)]
+    return torch.cat(parts).movedim(0, dim)
+
+
+def _cut_order(tensor: "DTensor") -> list[int]:
+    """Return the mesh axes that cut the tensor, in the order of the cuts: a shard axis cuts what a tensor axis has left.
+
+    Raises:
+        ValueError: A placement that is neither a shard nor a replica.
+    """
+    axes = [axis for axis, placement in enumerate(tensor.placements) if not placement.is_replicate()]
+    for axis in axes:
+        if not hasattr(tensor.placements[axis], "dim"):
+            raise ValueError(f"placements {tensor.placements}: expected shards and replicas")
+    # a shard axis that cuts rows which a later axis has cut already carries a split factor
+    return sorted(axes, key=lambda axis: (hasattr(tensor.placements[axis], "split_factor"), axis))
+
+
+def _box(tensor: "DTensor", coordinates: Sequence[int]) -> tuple[slice, ...]:
+    """Return the box of the rank at these coordinates of the mesh."""
+    box = [slice(0, size) for size in tensor.shape]
+    for axis in _cut_order(tensor):
+        dim = tensor.placements[axis].dim  # type: ignore[attr-defined]  # a shard has one
+        size = box[dim].stop - box[dim].start
+        chunk = -(-size // tensor.device_mesh.size(axis))
+        start = min(chunk * coordinates[axis], size)
+        box[dim] = slice(box[dim].start + start, box[dim].start + min(start + chunk, size))
+    return tuple(box)

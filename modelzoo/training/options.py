@@ -1,0 +1,31 @@
+"""Settings of the process itself during a run: threads and determinism."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from modelzoo.config import RunSettings
+
+__all__ = ["runtime_options"]
+
+
+@contextmanager
+def runtime_options(settings: RunSettings) -> Iterator[None]:
+    """Set threads and determinism for the run, and put back what was set before."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    wanted = settings.runtime.threads
+    if wanted is None and local_processes > 1:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        wanted = max(cores // local_processes, 1)
+    if wanted is not None:
+        torch.set_num_threads(wanted)
+    if settings.runtime.deterministic:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
