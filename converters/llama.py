@@ -106,11 +106,16 @@ def windows(is_windowed: Callable[[int, int], bool], *, num_layers: int = 32) ->
 
 
 def _read_windows(source: MappingABC[str, Any], is_windowed: Callable[[int, int], bool], num_layers: int) -> dict[str, Any]:
+    checks = {"sliding_window": _optional_count, "use_sliding_window": _optional_boolean, "max_window_layers": _optional_count}
+    problems = {name: check(source.get(name)) for name, check in checks.items()}
+    for name in (name for name, problem in problems.items() if problem):
+        raise ConfigError(f"{name}: expected {problems[name]}, found {source[name]!r:.80}")
     kinds, window = source.get("layer_types"), source.get("sliding_window", 4096)
     layers = source.get("num_hidden_layers", num_layers)
     has_window = bool(source.get("use_sliding_window", False)) and window is not None
     if kinds is None:
-        first = source.get("max_window_layers", 28)
+        stated = source.get("max_window_layers")
+        first = 28 if stated is None else stated
         chosen = {layer for layer in range(layers) if has_window and is_windowed(layer, first)}
         kinds = ["sliding_attention" if layer in chosen else "full_attention" for layer in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers:
@@ -121,9 +126,8 @@ def _read_windows(source: MappingABC[str, Any], is_windowed: Callable[[int, int]
     listed = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
     if not listed:
         return {"window": None, "window_layers": None}
-    problem = None if window is None else size(2**26)(window)
-    if problem or not has_window:
-        raise ConfigError(f"sliding_window: expected {problem or 'a number, with use_sliding_window true'}, found {window!r:.80}")
+    if not has_window or window < 1:
+        raise ConfigError(f"sliding_window: expected a number from 1, with use_sliding_window true, found {window!r:.80}")
     return {"window": window, "window_layers": listed}
 
 
@@ -134,6 +138,15 @@ def _write_windows(values: MappingABC[str, Any], result: dict[str, Any]) -> None
     result["use_sliding_window"] = bool(windowed)
     result["sliding_window"] = window
     result["layer_types"] = ["sliding_attention" if layer in windowed else "full_attention" for layer in layers]
+
+
+def _optional_boolean(value: object) -> str | None:
+    return None if value is None else boolean(value)
+
+
+def _optional_count(value: object) -> str | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return None if value is None or is_count else "a whole number from 0 or null"
 
 
 def optional_size(value: object) -> str | None:

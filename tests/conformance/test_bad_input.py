@@ -1,6 +1,7 @@
 """Every family refuses the same bad input through the same code, by file, key and value: configs first, then files."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -78,12 +79,12 @@ def test_every_field_refuses_values_that_are_none_by_field_and_value(family: str
 def test_fields_that_are_read_together_refuse_values_that_are_none(family: str) -> None:
     converter, source = converter_for(family), dict(row(family)["config"])
     alone = {field.theirs for field in converter.table.fields}
-    for key in set(KEYS[family]) - alone - set(row(family).get("read_as_they_are", ())):
+    for key in sorted(set(KEYS[family]) - alone):
         for value in ("no_such_value", {"a": 1}):
             with pytest.raises(ConfigError) as error:
                 converter.read_config({**source, key: value}, main_task(family))
             assert key.removeprefix("local_").removeprefix("global_") in str(error.value)
-            assert repr(value) in str(error.value) or "'a'" in str(error.value) or ", a" in str(error.value)
+            assert repr(value) in str(error.value) or (isinstance(value, dict) and re.search(r"\ba\b", str(error.value)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
