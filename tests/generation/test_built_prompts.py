@@ -2,13 +2,9 @@
 
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from bee_vocabulary import NUM_TOKENS, bee_tokenizer
 from tiny_writers import ours
 
