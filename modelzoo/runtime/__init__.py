@@ -18,6 +18,7 @@ from modelzoo.runtime.process import World, connect
 from modelzoo.runtime.publish import check_space, publishing, readable_size, sweep
 from modelzoo.runtime.random_state import collect_random_state, restore_random_state, seed_everything
 from modelzoo.runtime.reading import read_state
+from modelzoo.runtime.report import Report, report
 from modelzoo.runtime.state import full_state, load_full_state, load_optimizer_state, model_tensors, optimizer_tensors
 from modelzoo.runtime.traffic import Traffic
 from modelzoo.runtime.units import find_units
@@ -27,6 +28,7 @@ __all__ = [
     "Found",
     "Identity",
     "Prepared",
+    "Report",
     "Traffic",
     "World",
     "accumulating",
@@ -55,6 +57,7 @@ __all__ = [
     "raise_together",
     "read_state",
     "readable_size",
+    "report",
     "reshard",
     "restore_random_state",
     "retain",

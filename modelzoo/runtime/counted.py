@@ -46,8 +46,7 @@ class _Waited:
         try:
             return self._work.wait(*args)
         finally:
-            seconds = self._traffic.seconds
-            seconds[self._kind] = seconds.get(self._kind, 0.0) + time.perf_counter() - started
+            self._traffic.waited(self._kind, time.perf_counter() - started)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)

@@ -26,7 +26,7 @@ from modelzoo.runtime.counted import count_traffic
 from modelzoo.runtime.process import World
 from modelzoo.runtime.recompute import recompute
 from modelzoo.runtime.tensor_parallel import split
-from modelzoo.runtime.traffic import Traffic
+from modelzoo.runtime.traffic import StepClock, Traffic
 from modelzoo.runtime.units import find_ties, find_units, holds_any
 from modelzoo.sharded import is_sharded, local_part, local_values
 
@@ -48,11 +48,12 @@ class Prepared:
     mesh: DeviceMesh | None
     """The grid of ranks; None on one process that needs none."""
     traffic: Traffic
-    """What was exchanged since it was last cleared."""
+    """What was exchanged since the model was prepared."""
+    clock: StepClock
+    """Where the time of its steps went."""
 
 
 _PREPARED: WeakKeyDictionary[nn.Module, Prepared] = WeakKeyDictionary()
-_WHOLE = Prepared(ParallelConfig(data_shard=1, zero=0), (), None, Traffic())
 
 
 def prepare(
@@ -95,7 +96,7 @@ def prepare(
     if mesh is not None:
         _shard(model, [block for block in blocks if not holds_any(block, ties)], mesh, config)
         count_traffic(model, mesh, traffic)
-    _PREPARED[model] = Prepared(config, tuple(blocks), mesh, traffic)
+    _PREPARED[model] = Prepared(config, tuple(blocks), mesh, traffic, StepClock())
     return model
 
 
@@ -117,7 +118,8 @@ def layout(world: World, config: ParallelConfig | None = None) -> Callable[[nn.M
 
 def prepared(model: nn.Module) -> Prepared:
     """Return what `prepare` decided; for a model that was never prepared, that of one process."""
-    return _PREPARED.get(model, _WHOLE)
+    known = _PREPARED.get(model)
+    return known or Prepared(ParallelConfig(data_shard=1, zero=0), tuple(find_units(model)), None, Traffic(), StepClock())
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["Traffic"]
+__all__ = ["StepClock", "Traffic"]
 
 
 @dataclass(slots=True)
@@ -20,6 +20,7 @@ class Traffic:
     sent_bytes: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
+    is_counting: bool = True
 
     @contextmanager
     def timed(self, kind: str, sent_bytes: int) -> Iterator[None]:
@@ -32,12 +33,49 @@ class Traffic:
 
     def add(self, kind: str, sent_bytes: int, seconds: float) -> None:
         """Count an exchange."""
+        if not self.is_counting:
+            return
         self.sent_bytes[kind] = self.sent_bytes.get(kind, 0) + sent_bytes
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
         self.calls[kind] = self.calls.get(kind, 0) + 1
+
+    def waited(self, kind: str, seconds: float) -> None:
+        """Count time spent on an exchange that was counted when it began."""
+        if self.is_counting:
+            self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count nothing inside the block: an evaluation is no part of a step."""
+        before, self.is_counting = self.is_counting, False
+        try:
+            yield
+        finally:
+            self.is_counting = before
 
     def clear(self) -> None:
         """Start again at nothing."""
         self.sent_bytes.clear()
         self.seconds.clear()
         self.calls.clear()
+
+
+@dataclass(slots=True)
+class StepClock:
+    """Where the time of training steps went on this rank, by phase: "data", "compute" (with its exchanges), "optimizer"."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the time of the block."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(phase, time.perf_counter() - started)
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Count time."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo.data import collate, count_targets, micro_batches
-from modelzoo.runtime import World, reshard
+from modelzoo.runtime import World, prepared, reshard
 from modelzoo.training.step import Dataset
 
 __all__ = ["EvaluationStopped", "ForwardBatch", "evaluating", "forward_all"]
@@ -39,7 +39,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     mode = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), prepared(model).traffic.paused():
             yield
     finally:
         reshard(model)

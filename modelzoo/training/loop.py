@@ -15,7 +15,7 @@ from modelzoo.config import RunSettings
 from modelzoo.data import BatchStream
 from modelzoo.errors import DataError
 from modelzoo.models.model import Model
-from modelzoo.runtime import Identity, World, mark_agreed, raise_together, retain, save_checkpoint
+from modelzoo.runtime import Identity, World, mark_agreed, prepared, raise_together, retain, save_checkpoint
 from modelzoo.training.evaluation import EvaluationSet, measure
 from modelzoo.training.forward_all import EvaluationStopped
 from modelzoo.training.loop_state import LoopState
@@ -159,6 +159,7 @@ class Loop:
         """Train on a batch, and note and show what came of it. Collective."""
         started = time.monotonic()
         job, state = self.job, self.state
+        prepared(job.model).clock.add("data", batch.seconds)
         schedule = job.settings.schedule
         lr = lr_at(
             state.step,

@@ -17,7 +17,7 @@ import torch
 
 from modelzoo.config import RunSettings, dump_settings
 from modelzoo.errors import InputError, SaveError
-from modelzoo.runtime import World, readable_size
+from modelzoo.runtime import Report, World, readable_size
 
 __all__ = ["RunDirectory", "environment"]
 
@@ -101,6 +101,11 @@ class RunDirectory:
     def write_result(self, values: Mapping[str, Any]) -> None:
         """Write how the run ended, in place of what was there."""
         self._write(self.result.name, json.dumps(values, indent=1) + "\n")
+
+    def write_report(self, found: Report) -> None:
+        """Write what rank 0 held, exchanged and spent its time on: report.txt to read, report.json for programs."""
+        self._write("report.txt", f"{found}\n")
+        self._write("report.json", json.dumps(found.to_json(), indent=1) + "\n")
 
     def _write(self, name: str, text: str) -> None:
         """Write a file that is either whole or not there."""

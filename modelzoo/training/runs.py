@@ -27,6 +27,7 @@ from modelzoo.runtime import (
     prepared,
     raise_together,
     read_state,
+    report,
     seed_everything,
     set_aside,
     sweep,
@@ -223,6 +224,7 @@ def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, pro
     result = RunResult.from_json(values, directory.path, directory.final)
     if world.is_main:
         directory.write_result(result.to_json())
+        directory.write_report(report(job.model, job.optimizer))
         progress.note(plot_run(directory.metrics, directory.plot, result.metric))
     if test is not None:
         progress.note(f"test     {metrics_text(test)}")

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from modelzoo.data import collate, count_targets, micro_batches, split_among
 from modelzoo.errors import NonFiniteError
-from modelzoo.runtime import World, accumulating, clip_grad_norm, mark_agreed
+from modelzoo.runtime import World, accumulating, clip_grad_norm, mark_agreed, prepared
 from modelzoo.training.loss_scale import LossScale
 
 __all__ = ["Dataset", "MicroBatch", "StepResult", "build_micro_batches", "take_step"]
@@ -120,13 +120,16 @@ def take_step(
             and the parameters.
     """
     scale = 1.0 if loss_scale is None else loss_scale.scale
-    losses = []
-    for number, batch in enumerate(batches, start=1):
-        accumulating(model, is_last=number == len(batches))
-        losses.append(_backward(model, batch, num_targets, scale))
-    values = torch.stack(losses).tolist()
-    loss = world.sum_data([math.fsum(values)])[0]
-    grad_norm = clip_grad_norm(model.parameters(), clip_norm, divisor=scale)
+    clock = prepared(model).clock
+    with clock.timed("compute"):
+        losses = []
+        for number, batch in enumerate(batches, start=1):
+            accumulating(model, is_last=number == len(batches))
+            losses.append(_backward(model, batch, num_targets, scale))
+        values = torch.stack(losses).tolist()
+    with clock.timed("optimizer"):
+        loss = world.sum_data([math.fsum(values)])[0]
+        grad_norm = clip_grad_norm(model.parameters(), clip_norm, divisor=scale)
     if loss_scale is not None and math.isfinite(loss):
         if not math.isfinite(grad_norm) and loss_scale.step_overflowed():
             optimizer.zero_grad(set_to_none=True)
@@ -139,8 +142,10 @@ def take_step(
         if math.isfinite(loss):
             suspects = [index for batch in batches for index in batch.indices]
         raise _non_finite(model, world, step, (loss, grad_norm), suspects)
-    optimizer.step()
+    with clock.timed("optimizer"):
+        optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    clock.steps += 1
     return StepResult(loss, grad_norm)
 
 

@@ -1,0 +1,138 @@
+"""What a prepared model holds on this rank, what its steps exchanged, and where their time went: measured, not estimated."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from modelzoo.runtime.prepare import Prepared, prepared
+from modelzoo.sharded import local_values
+
+__all__ = ["Report", "UnitBytes", "report"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitBytes:
+    """What a unit holds on this rank."""
+
+    name: str
+    """Of the module; "(rest)" for what is in no unit."""
+    parameters: int
+    """Elements of the whole unit."""
+    whole_bytes: int
+    """Of its parameters when they are put together."""
+    parameter_bytes: int
+    """Of this rank's part of them."""
+    gradient_bytes: int
+    moment_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `report` returns; `print` shows it as tables."""
+
+    layout: dict[str, Any]
+    """The config, with every `auto` decided."""
+    steps: int
+    seconds: dict[str, float]
+    """Of an average step, by phase: data, compute, communication, optimizer."""
+    sent_bytes: dict[str, int]
+    """Of an average step, by kind: gather, reduce, replicate, tensor (see `Traffic`)."""
+    units: tuple[UnitBytes, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Return the tables."""
+        chosen = "  ".join(f"{name}={value}" for name, value in self.layout.items())
+        lines = [f"layout   {chosen}"]
+        if self.steps:
+            total = sum(self.seconds.values()) or 1.0
+            shares = "  ".join(f"{name} {1000 * spent:.1f} ms ({spent / total:.0%})" for name, spent in self.seconds.items())
+            lines.append(f"a step   {shares}   (average of {self.steps})")
+            moved = "  ".join(f"{name} {_size(count)}" for name, count in self.sent_bytes.items())
+            lines.append(f"sent     {moved or 'nothing'} a step by this rank")
+        header = ("unit", "parameters", "whole", "parameters here", "gradients here", "moments here")
+        rows = [
+            (
+                unit.name,
+                f"{unit.parameters:,}",
+                *(_size(count) for count in (unit.whole_bytes, unit.parameter_bytes, unit.gradient_bytes, unit.moment_bytes)),
+            )
+            for unit in self.units
+        ]
+        return "\n".join([*lines, "", *_table([header, *rows])])
+
+
+def report(model: nn.Module, optimizer: Optimizer | None = None) -> Report:
+    """Return what a model's layout holds and did since it was prepared, or since `clear`. Not collective: it is this rank's.
+
+    Args:
+        model: After `prepare`; a plain model has a unit table and no steps.
+        optimizer: Over its parameters; without it moments are not counted.
+    """
+    known = prepared(model)
+    steps = max(known.clock.steps, 1)
+    spent = {name: seconds / steps for name, seconds in known.clock.seconds.items()}
+    waited = sum(known.traffic.seconds.values()) / steps
+    if "compute" in spent:
+        spent = {
+            "data": spent.get("data", 0.0),
+            "compute": max(spent["compute"] - waited, 0.0),
+            "communication": waited,
+            "optimizer": spent.get("optimizer", 0.0),
+        }
+    config = known.config.model_dump(exclude={"ranks", "timeout_s"})
+    return Report(
+        layout=config,
+        steps=known.clock.steps,
+        seconds=spent,
+        sent_bytes={name: count // steps for name, count in known.traffic.sent_bytes.items()},
+        units=tuple(_units(model, known, optimizer)),
+    )
+
+
+def _units(model: nn.Module, known: Prepared, optimizer: Optimizer | None) -> Iterator[UnitBytes]:
+    names = {id(module): name for name, module in model.named_modules()}
+    seen: set[int] = set()
+    for unit in known.units:
+        own = [parameter for parameter in unit.parameters() if id(parameter) not in seen]
+        seen.update(id(parameter) for parameter in own)
+        yield _count(names.get(id(unit), type(unit).__name__), own, optimizer)
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in seen]
+    if rest:
+        yield _count("(rest)", rest, optimizer)
+
+
+def _count(name: str, parameters: Sequence[nn.Parameter], optimizer: Optimizer | None) -> UnitBytes:
+    states = [optimizer.state.get(parameter, {}) for parameter in parameters] if optimizer is not None else []
+    moments = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return UnitBytes(
+        name=name,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        whole_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        parameter_bytes=sum(local_values(parameter).nbytes for parameter in parameters),
+        gradient_bytes=sum(local_values(gradient).nbytes for gradient in gradients),
+        moment_bytes=sum(local_values(moment).nbytes for moment in moments),
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return [
+        "  ".join([f"{row[0]:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
