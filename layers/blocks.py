@@ -8,7 +8,6 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from modelzoo.layers.attention import Attention
 from modelzoo.layers.cache import KeyValueCache
 from modelzoo.layers.dropout import Dropout
 from modelzoo.layers.layout import Layout, Selection
@@ -26,11 +25,6 @@ NormPosition = Literal["pre", "post"]
 _NOWHERE = Position()
 
 
-def _check_norm_position(norm_position: str) -> None:
-    if norm_position not in ("pre", "post"):
-        raise ValueError(f"norm_position={norm_position!r} is not known; use 'pre' or 'post'")
-
-
 def check_selection(selection: Selection | None, cache: KeyValueCache | None) -> None:
     """Refuse a selection together with a cache.
 
@@ -41,21 +35,12 @@ def check_selection(selection: Selection | None, cache: KeyValueCache | None) ->
         raise ValueError("a selection and a cache were given; a cache has to see every token, so leave the selection out")
 
 
-class SelfAttentionBlock(nn.Module):
-    """Attention of a sequence to itself, with its norm and its residual connection.
-
-    Args:
-        attention: The sublayer: an `Attention`, or a module with its arguments.
-        norm: Norm over D, owned by the block.
-        norm_position: "pre" normalises the sublayer's input, "post" the sum.
-        dropout: Probability of dropping a feature of the sublayer's output in training.
-        residual_scale: Factor on the sublayer's output before it is added (MiniCPM).
-        sum_scale: Factor on the sum (CPM-Bee).
-    """
+class _ResidualBlock(nn.Module):
+    """A sublayer, its norm and its dropout, and how their result is added to what came in."""
 
     def __init__(
         self,
-        attention: nn.Module,
+        sublayer: nn.Module,
         norm: nn.Module,
         *,
         norm_position: NormPosition = "pre",
@@ -64,13 +49,48 @@ class SelfAttentionBlock(nn.Module):
         sum_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        _check_norm_position(norm_position)
+        if norm_position not in ("pre", "post"):
+            raise ValueError(f"norm_position={norm_position!r} is not known; use 'pre' or 'post'")
         self.norm_position = norm_position
         self.residual_scale = residual_scale
         self.sum_scale = sum_scale
-        self.sublayer = attention
+        self.sublayer = sublayer
         self.norm = norm
         self.dropout = Dropout(dropout)
+
+    def _source(self, hidden: Tensor) -> Tensor:
+        """Return what the sublayer reads."""
+        source: Tensor = self.norm(hidden) if self.norm_position == "pre" else hidden
+        return source
+
+    def _added(self, hidden: Tensor, change: Tensor) -> Tensor:
+        """Add the sublayer's output to the residual stream."""
+        change = self.dropout(change)
+        if self.residual_scale != 1.0:
+            change = change * self.residual_scale
+        total = hidden + change
+        if self.sum_scale != 1.0:
+            total = total * self.sum_scale
+        normalised: Tensor = self.norm(total) if self.norm_position == "post" else total
+        return normalised
+
+    def extra_repr(self) -> str:
+        """What `print` shows of this block, beside its parts."""
+        scales = [(name, getattr(self, name)) for name in ("residual_scale", "sum_scale")]
+        return f"norm_position={self.norm_position}" + "".join(f", {name}={scale:.4g}" for name, scale in scales if scale != 1.0)
+
+
+class SelfAttentionBlock(_ResidualBlock):
+    """Attention of a sequence to itself, with its norm and its residual connection.
+
+    Args:
+        sublayer: An `Attention`, or a module with its arguments.
+        norm: Norm over D, owned by the block.
+        norm_position: "pre" normalises the sublayer's input, "post" the sum.
+        dropout: Probability of dropping a feature of the sublayer's output in training.
+        residual_scale: Factor on the sublayer's output before it is added (MiniCPM).
+        sum_scale: Factor on the sum (CPM-Bee).
+    """
 
     def forward(
         self,
@@ -94,7 +114,7 @@ class SelfAttentionBlock(nn.Module):
             The shape of `hidden`, or of the selected tokens, float.
         """
         check_selection(selection, cache)
-        source = self.norm(hidden) if self.norm_position == "pre" else hidden
+        source = self._source(hidden)
         if selection is None:
             change = self.sublayer(source, layout, position=position, cache=cache)
         else:
@@ -102,43 +122,20 @@ class SelfAttentionBlock(nn.Module):
                 selection.take(source), selection.layout, context=source, context_layout=layout, position=position
             )
             hidden = selection.take(hidden)
-        return _add(hidden, change, self)
-
-    def extra_repr(self) -> str:
-        """What `print` shows of this block, beside its parts."""
-        return _block_repr(self)
+        return self._added(hidden, change)
 
 
-class CrossAttentionBlock(nn.Module):
+class CrossAttentionBlock(_ResidualBlock):
     """Attention of a sequence to a context, with its norm and its residual connection.
 
     Args:
-        attention: The sublayer.
+        sublayer: An `Attention`.
         norm: Norm over D, owned by the block.
         norm_position: "pre" normalises the queries' side of the input, "post" the sum.
         dropout: Probability of dropping a feature of the sublayer's output in training.
         residual_scale: Factor on the sublayer's output before it is added.
         sum_scale: Factor on the sum (CPM-Bee).
     """
-
-    def __init__(
-        self,
-        attention: Attention,
-        norm: nn.Module,
-        *,
-        norm_position: NormPosition = "pre",
-        dropout: float = 0.0,
-        residual_scale: float = 1.0,
-        sum_scale: float = 1.0,
-    ) -> None:
-        super().__init__()
-        _check_norm_position(norm_position)
-        self.norm_position = norm_position
-        self.residual_scale = residual_scale
-        self.sum_scale = sum_scale
-        self.sublayer = attention
-        self.norm = norm
-        self.dropout = Dropout(dropout)
 
     def forward(
         self,
@@ -163,45 +160,22 @@ class CrossAttentionBlock(nn.Module):
         Returns:
             The shape of `hidden`, float.
         """
-        source = self.norm(hidden) if self.norm_position == "pre" else hidden
+        source = self._source(hidden)
         change = self.sublayer(source, layout, context=context, context_layout=context_layout, position=position, cache=cache)
-        return _add(hidden, change, self)
-
-    def extra_repr(self) -> str:
-        """What `print` shows of this block, beside its parts."""
-        return _block_repr(self)
+        return self._added(hidden, change)
 
 
-class FeedForwardBlock(nn.Module):
+class FeedForwardBlock(_ResidualBlock):
     """A feed-forward network, with its norm and its residual connection.
 
     Args:
-        feed_forward: The sublayer; any module from (..., D) to (..., D), a mixture of experts too.
+        sublayer: Any module from (..., D) to (..., D), a mixture of experts too.
         norm: Norm over D, owned by the block.
         norm_position: "pre" normalises the sublayer's input, "post" the sum.
         dropout: Probability of dropping a feature of the sublayer's output in training.
         residual_scale: Factor on the sublayer's output before it is added.
         sum_scale: Factor on the sum (CPM-Bee).
     """
-
-    def __init__(
-        self,
-        feed_forward: nn.Module,
-        norm: nn.Module,
-        *,
-        norm_position: NormPosition = "pre",
-        dropout: float = 0.0,
-        residual_scale: float = 1.0,
-        sum_scale: float = 1.0,
-    ) -> None:
-        super().__init__()
-        _check_norm_position(norm_position)
-        self.norm_position = norm_position
-        self.residual_scale = residual_scale
-        self.sum_scale = sum_scale
-        self.sublayer = feed_forward
-        self.norm = norm
-        self.dropout = Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Transform and add.
@@ -212,26 +186,4 @@ class FeedForwardBlock(nn.Module):
         Returns:
             (..., D) float.
         """
-        source = self.norm(hidden) if self.norm_position == "pre" else hidden
-        return _add(hidden, self.sublayer(source), self)
-
-    def extra_repr(self) -> str:
-        """What `print` shows of this block, beside its parts."""
-        return _block_repr(self)
-
-
-def _add(hidden: Tensor, change: Tensor, block: SelfAttentionBlock | CrossAttentionBlock | FeedForwardBlock) -> Tensor:
-    """Add a sublayer's output to the residual stream, by the block's own options."""
-    change = block.dropout(change)
-    if block.residual_scale != 1.0:
-        change = change * block.residual_scale
-    total = hidden + change
-    if block.sum_scale != 1.0:
-        total = total * block.sum_scale
-    normalised: Tensor = block.norm(total) if block.norm_position == "post" else total
-    return normalised
-
-
-def _block_repr(block: SelfAttentionBlock | CrossAttentionBlock | FeedForwardBlock) -> str:
-    scales = [(name, getattr(block, name)) for name in ("residual_scale", "sum_scale")]
-    return f"norm_position={block.norm_position}" + "".join(f", {name}={scale:.4g}" for name, scale in scales if scale != 1.0)
+        return self._added(hidden, self.sublayer(self._source(hidden)))

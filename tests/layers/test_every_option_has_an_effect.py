@@ -60,7 +60,7 @@ def deep(stack, count=1, norm=None, position=None):
 def residual(kind):
     sublayer = (lambda: FeedForward(12, 16)) if kind is FeedForwardBlock else attention
     other = (lambda: FeedForward(12, 16, activation="relu")) if kind is FeedForwardBlock else lambda: attention(num_heads=2)
-    name = "feed_forward" if kind is FeedForwardBlock else "attention"
+    name = "sublayer"
     build = lambda sub=None, norm=None, **options: kind(sub or sublayer(), norm or LayerNorm(12), **options)  # noqa: E731  # a row of the table
     return {
         name: (build, {}, {"sub": other()}),
