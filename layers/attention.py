@@ -58,6 +58,11 @@ class Attention(nn.Module):
 
     tensor_counts: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_value_heads")
     """Attributes that a runtime divides when it cuts the heads over a tensor axis. A declaration only: nothing here acts on it."""
+    tensor_shared: ClassVar[tuple[str, ...]] = ("query_norm", "key_norm")
+    """Parts that then see only the heads that are here, so that gradients of their whole weights have to be summed."""
+    tensor_grouped: ClassVar[tuple[str, ...]] = ("key", "value")
+    """Maps of `num_key_value_heads` heads: where those cannot be divided, each process keeps them whole and picks the heads that its
+    own `num_heads` share."""
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from modelzoo.errors import DataError
 from modelzoo.layers import Layout, Position
 from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
+from modelzoo.layers.linear import TensorSplit
 from modelzoo.layers.position_bias import relative_buckets
 from modelzoo.models.inputs import check_shape
 
@@ -64,6 +65,9 @@ class RelationBias(nn.Module):
         max_distance: Distance from which on every pair is in the last bucket.
         num_relations: Buckets of relations.
     """
+
+    tensor_split: TensorSplit = "heads"
+    """How a runtime may cut the bias. A declaration only: nothing here acts on it."""
 
     def __init__(self, num_heads: int, *, num_buckets: int, max_distance: int, num_relations: int) -> None:
         super().__init__()

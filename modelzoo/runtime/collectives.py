@@ -44,6 +44,11 @@ class TensorAxis:
         self._entered = (tensor, entered)
         return entered
 
+    def share(self, weight: Tensor) -> Tensor:
+        """Return a whole weight that each rank applies to values of its own; its gradient is the sum of all ranks' gradients."""
+        shared: Tensor = _Enter.apply(weight, self)  # type: ignore[no-untyped-call]  # as above
+        return shared
+
     def leave(self, tensor: Tensor) -> Tensor:
         """Return the sum of all ranks' tensors."""
         self._entered = None

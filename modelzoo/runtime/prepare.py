@@ -7,6 +7,7 @@ whole batch has.
 """
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -80,13 +81,13 @@ def prepare(
     config = resolve(config or ParallelConfig(), world, model)
     ties = find_ties(model)
     blocks = find_units(model) if units is None else list(units)
-    world.tensor_size = config.tensor
     traffic = Traffic()
     needs_mesh = world.world_size > 1 or config.precision != "float32"
     mesh = build_mesh(config, world.joined()) if needs_mesh else None
     if mesh is not None and config.tensor > 1:
         split(model, mesh[TENSOR], TensorAxis(mesh.get_group(TENSOR), traffic))
         ties = find_ties(model)
+    world.tensor_size = config.tensor
     recompute(blocks, config.recompute)
     if config.compile:
         for block in blocks:
@@ -195,6 +196,8 @@ def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, conf
         "mesh": mesh[REPLICATE, SHARD] if config.data_replicate > 1 else mesh[SHARD],
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32),
     }
+    # logits are a view of packed ones; the warning is about changing an output in place, which nothing here does
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for block in blocks:
         fully_shard(block, reshard_after_forward=config.zero == 3, **options)
     fully_shard(model, reshard_after_forward=False, **options)

@@ -9,8 +9,10 @@ tensor axis, and its `forward` runs on this rank's part, with what has to be exc
     "heads"       columns of a table of attention heads: nothing is exchanged
     a mapping     parameter name -> dimension: the input's gradient is summed, outputs are summed (experts)
 
-Attributes that a module lists in `tensor_counts` (numbers of heads) are divided. What declares nothing is computed by every rank
-alike, on whole weights.
+Attributes that a module lists in `tensor_counts` (numbers of heads) are divided. Parts that it lists in `tensor_shared` (norms of
+heads) keep whole weights, whose gradients are summed. Maps that it lists in `tensor_grouped` (key and value, whose heads are shared
+by groups of query heads) are kept whole where their number does not divide; each rank picks the heads that its queries share. What
+declares nothing is computed by every rank alike, on whole weights.
 """
 
 from collections.abc import Mapping
@@ -49,7 +51,10 @@ def split(model: nn.Module, mesh: DeviceMesh, axis: TensorAxis) -> None:
         ConfigError: No layer declares a split, a number of heads or features does not divide, or a module with other state of its
             own cannot be cut; all offenders are listed and nothing was changed.
     """
-    chosen = [(name, module) for name, module in model.named_modules() if _kind(module, axis.size) is not None]
+    grouped = _grouped_heads(model, axis)
+    chosen = [
+        (name, module) for name, module in model.named_modules() if _kind(module, axis.size) is not None and module not in grouped
+    ]
     _check(model, chosen, axis.size)
     places: dict[int, nn.Parameter] = {}
     for _, module in chosen:
@@ -63,9 +68,39 @@ def split(model: nn.Module, mesh: DeviceMesh, axis: TensorAxis) -> None:
                     places[id(parameter)] = _cut(parameter, mesh, dim)
                 module._parameters[name] = places[id(parameter)]
         _replace_forward(module, kind, axis)
+    for module in list(model.modules()):
+        _divide_heads(module, grouped, axis)
+
+
+def _grouped_heads(model: nn.Module, axis: TensorAxis) -> dict[nn.Module, list[int]]:
+    """Return the maps that stay whole because their heads do not divide, with the heads that this rank's query heads share."""
+    found: dict[nn.Module, list[int]] = {}
     for module in model.modules():
-        for name in getattr(module, "tensor_counts", ()):
-            setattr(module, name, getattr(module, name) // axis.size)
+        names = getattr(module, "tensor_grouped", ())
+        if not names or module.num_key_value_heads % axis.size == 0 or module.num_heads % axis.size:
+            continue
+        count, group = module.num_heads // axis.size, module.num_heads // module.num_key_value_heads
+        heads = [head // group for head in range(axis.rank * count, (axis.rank + 1) * count)]
+        once = sorted(set(heads))
+        is_even = heads == [head for head in once for _ in range(count // len(once))]
+        found |= {getattr(module, name): once if is_even else heads for name in names}
+    return found
+
+
+def _divide_heads(module: Any, grouped: dict[nn.Module, list[int]], axis: TensorAxis) -> None:
+    """Set a module's numbers of heads to those that are here, and sum the gradients of its parts that see those alone."""
+    maps = [getattr(module, name) for name in getattr(module, "tensor_grouped", ())]
+    heads = grouped.get(maps[0]) if maps else None
+    for part in maps if heads is not None else ():
+        part.forward = _Grouped(part, axis, heads, part.out_features // module.num_key_value_heads)
+    for name in getattr(module, "tensor_counts", ()):
+        is_picked = heads is not None and name == "num_key_value_heads"
+        setattr(module, name, len(heads) if is_picked else getattr(module, name) // axis.size)
+    for name in getattr(module, "tensor_shared", ()):
+        shared = getattr(module, name)
+        for part in () if shared is None else shared.modules():
+            if part._parameters:
+                part.forward = _Shared(part, axis)
 
 
 def _kind(module: nn.Module, size: int) -> str | Mapping[str, int] | None:
@@ -85,7 +120,8 @@ def _check(model: nn.Module, chosen: list[tuple[str, nn.Module]], size: int) -> 
     problems = []
     for name, module in model.named_modules():
         for count in getattr(module, "tensor_counts", ()):
-            if getattr(module, count) % size:
+            is_grouped = count == "num_key_value_heads" and bool(getattr(module, "tensor_grouped", ()))
+            if getattr(module, count) % size and not is_grouped:
                 problems.append(f"{name}: {count}={getattr(module, count)} is not divisible by parallel.tensor={size}")
     for name, module in chosen:
         kind = _kind(module, size)
@@ -173,6 +209,31 @@ class _Heads:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._module
         return type(module).forward(_Local(module, weight=_local(module.weight)), *args, **kwargs)
+
+
+class _Shared:
+    """A part on whole weights that sees other values on each rank."""
+
+    def __init__(self, module: Any, axis: TensorAxis) -> None:
+        self._module, self._axis = module, axis
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module
+        own = {name: self._axis.share(each) for name, each in module.named_parameters(recurse=False)}
+        return type(module).forward(_Local(module, **own), *args, **kwargs)
+
+
+class _Grouped(_Shared):
+    """A map to heads that are whole on every rank, of which this rank's queries share some."""
+
+    def __init__(self, module: Any, axis: TensorAxis, heads: list[int], head_size: int) -> None:
+        super().__init__(module, axis)
+        self._heads, self._head_size = heads, head_size
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        every = super().__call__(self._axis.enter(hidden)).unflatten(-1, (-1, self._head_size))
+        picked: Tensor = every.index_select(-2, torch.tensor(self._heads, device=every.device)).flatten(-2)
+        return picked
 
 
 class _Experts:
