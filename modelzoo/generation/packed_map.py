@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from modelzoo.generation import onednn, row_product
 from modelzoo.layers import Embedding, Linear
 
-__all__ = ["PackedMap", "Packing", "can_be_packed", "is_available", "is_copied"]
+__all__ = ["PackedMap", "Packing", "can_be_packed", "is_available", "is_copied", "is_plain"]
 
 _SMALLEST = 1 << 14  # elements: below, calling the operator costs more than reading faster saves
 
@@ -46,9 +46,13 @@ def can_be_packed(module: nn.Module) -> bool:
     if type(module) not in (Linear, Embedding):
         return False
     assert isinstance(module, Linear | Embedding)
-    weight = module.weight
-    is_plain = type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype == torch.float32
-    return is_plain and getattr(module, "vocabulary", None) is None and weight.numel() >= _SMALLEST
+    is_whole = getattr(module, "vocabulary", None) is None
+    return is_plain(module.weight) and is_whole and module.weight.numel() >= _SMALLEST
+
+
+def is_plain(weight: Tensor) -> bool:
+    """Return whether a weight is a parameter of its own, not a shard, of float32 on the CPU."""
+    return type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype == torch.float32
 
 
 class PackedMap:
@@ -62,7 +66,9 @@ class PackedMap:
 
     def __init__(self, maps: Sequence[Linear | Embedding], num_rows: int, packing: Packing) -> None:
         self._maps, self._num_rows, self._packing = maps, num_rows, packing
-        self._known = [(name, module, value, value._version) for module in maps for name, value in module.named_parameters()]
+        # The dicts of the modules, because asking a module for a parameter takes ten times as long.
+        owners = [(each._parameters, name) for each in maps for name, value in each.named_parameters()]
+        self._known = [(owner, name, owner[name], owner[name]._version) for owner, name in owners]
         self._width = maps[0].weight.shape[1]
         first = maps[0]
         self._scale = first.scale if isinstance(first, Linear) else 1.0
@@ -79,7 +85,7 @@ class PackedMap:
             return False
         if torch.is_autocast_enabled("cpu"):
             return False
-        return all(getattr(module, name) is value and value._version == version for name, module, value, version in self._known)
+        return all(owner[name] is value and value._version == version for owner, name, value, version in self._known)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Map.

@@ -51,6 +51,7 @@ class RowProduct:
         else:
             self._chunks = _with_inputs_outside(weights, chunks)
         self._count, self._scale = len(self._chunks), scale
+        self._num_spare = self._count * self._chunks.shape[2] - self._out_features
         self._biases: Tensor | None = None
         if biases is not None:
             room = torch.zeros(self._count * self._chunks.shape[2])
@@ -67,16 +68,17 @@ class RowProduct:
         Returns:
             (..., out) float32.
         """
-        row = hidden.reshape(1, 1, -1).expand(self._count, 1, -1)
+        if hidden.dim() > 3:
+            return self(hidden.view(1, 1, -1)).view(*hidden.shape[:-1], self._out_features)
+        row = hidden.expand(self._count, 1, -1)
         if self._biases is None:
             mapped = torch.bmm(row, self._chunks)
             mapped = mapped if self._scale == 1.0 else mapped * self._scale
         else:
             mapped = torch.baddbmm(self._biases, row, self._chunks, alpha=self._scale)
-        mapped = mapped.view(-1)
-        if len(mapped) != self._out_features:
-            mapped = mapped[: self._out_features]
-        return mapped.view(*hidden.shape[:-1], self._out_features)
+        if self._num_spare:
+            mapped = mapped.view(-1)[: self._out_features]
+        return mapped.view(1, 1, -1) if hidden.dim() == 3 else mapped.view(*hidden.shape[:-1], -1)
 
 
 def _with_inputs_outside(weights: Sequence[Tensor], chunks: int) -> Tensor:
