@@ -61,7 +61,7 @@ class Attention(nn.Module):
     tensor_shared: ClassVar[tuple[str, ...]] = ("query_norm", "key_norm")
     """Parts that then see only the heads that are here, so that gradients of their whole weights have to be summed."""
     tensor_grouped: ClassVar[tuple[str, ...]] = ("key", "value")
-    """Maps of `num_key_value_heads` heads: where those cannot be divided, each process keeps them whole and picks the heads that its
+    """Maps of `num_key_value_heads` heads: where those cannot be divided, each process keeps them whole and picks those that its
     own `num_heads` share."""
 
     def __init__(

@@ -6,7 +6,7 @@ import traceback
 import pytest
 import torch
 from distributed import run_distributed
-from harness import Case, cases, main_task, made_here
+from harness import Case, cases, made_here, main_task
 
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.models.model import Model
