@@ -35,29 +35,29 @@ if TYPE_CHECKING:
     from modelzoo.models.gptj import GPTJConfig as GPTJConfig
     from modelzoo.models.llama import Llama as Llama
     from modelzoo.models.llama import LlamaConfig as LlamaConfig
-    from modelzoo.models.llama import Mistral as Mistral
-    from modelzoo.models.llama import MistralConfig as MistralConfig
-    from modelzoo.models.llama import Qwen2 as Qwen2
-    from modelzoo.models.llama import Qwen2Config as Qwen2Config
-    from modelzoo.models.llama import Qwen3 as Qwen3
-    from modelzoo.models.llama import Qwen3Config as Qwen3Config
     from modelzoo.models.longformer import Longformer as Longformer
     from modelzoo.models.longformer import LongformerConfig as LongformerConfig
     from modelzoo.models.minicpm import MiniCPM as MiniCPM
     from modelzoo.models.minicpm import MiniCPMConfig as MiniCPMConfig
+    from modelzoo.models.mistral import Mistral as Mistral
+    from modelzoo.models.mistral import MistralConfig as MistralConfig
     from modelzoo.models.mixtral import Mixtral as Mixtral
     from modelzoo.models.mixtral import MixtralConfig as MixtralConfig
     from modelzoo.models.mixtral import Qwen2Moe as Qwen2Moe
     from modelzoo.models.mixtral import Qwen2MoeConfig as Qwen2MoeConfig
     from modelzoo.models.modernbert import ModernBert as ModernBert
     from modelzoo.models.modernbert import ModernBertConfig as ModernBertConfig
+    from modelzoo.models.mt5 import MT5 as MT5
     from modelzoo.models.opt import OPT as OPT
     from modelzoo.models.opt import OPTConfig as OPTConfig
+    from modelzoo.models.qwen2 import Qwen2 as Qwen2
+    from modelzoo.models.qwen2 import Qwen2Config as Qwen2Config
+    from modelzoo.models.qwen3 import Qwen3 as Qwen3
+    from modelzoo.models.qwen3 import Qwen3Config as Qwen3Config
     from modelzoo.models.roberta import Roberta as Roberta
     from modelzoo.models.roberta import RobertaConfig as RobertaConfig
     from modelzoo.models.roberta import XlmRoberta as XlmRoberta
     from modelzoo.models.roberta import XlmRobertaConfig as XlmRobertaConfig
-    from modelzoo.models.t5 import MT5 as MT5
     from modelzoo.models.t5 import T5 as T5
     from modelzoo.models.t5_config import MT5Config as MT5Config
     from modelzoo.models.t5_config import T5Config as T5Config
@@ -95,24 +95,24 @@ _HOMES = {
     "LlamaConfig": "modelzoo.models.llama",
     "Longformer": "modelzoo.models.longformer",
     "LongformerConfig": "modelzoo.models.longformer",
-    "MT5": "modelzoo.models.t5",
+    "MT5": "modelzoo.models.mt5",
     "MT5Config": "modelzoo.models.t5_config",
     "MiniCPM": "modelzoo.models.minicpm",
     "MiniCPMConfig": "modelzoo.models.minicpm",
-    "Mistral": "modelzoo.models.llama",
-    "MistralConfig": "modelzoo.models.llama",
+    "Mistral": "modelzoo.models.mistral",
+    "MistralConfig": "modelzoo.models.mistral",
     "Mixtral": "modelzoo.models.mixtral",
     "MixtralConfig": "modelzoo.models.mixtral",
     "ModernBert": "modelzoo.models.modernbert",
     "ModernBertConfig": "modelzoo.models.modernbert",
     "OPT": "modelzoo.models.opt",
     "OPTConfig": "modelzoo.models.opt",
-    "Qwen2": "modelzoo.models.llama",
-    "Qwen2Config": "modelzoo.models.llama",
+    "Qwen2": "modelzoo.models.qwen2",
+    "Qwen2Config": "modelzoo.models.qwen2",
     "Qwen2Moe": "modelzoo.models.mixtral",
     "Qwen2MoeConfig": "modelzoo.models.mixtral",
-    "Qwen3": "modelzoo.models.llama",
-    "Qwen3Config": "modelzoo.models.llama",
+    "Qwen3": "modelzoo.models.qwen3",
+    "Qwen3Config": "modelzoo.models.qwen3",
     "Roberta": "modelzoo.models.roberta",
     "RobertaConfig": "modelzoo.models.roberta",
     "T5": "modelzoo.models.t5",

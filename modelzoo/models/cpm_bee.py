@@ -9,63 +9,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from modelzoo.errors import ConfigError
 from modelzoo.layers import Decoder, Layout, RotaryEmbedding
 from modelzoo.layers.rotary import apply_rotary
+from modelzoo.models.cpm_bee_config import CpmBeeConfig
 from modelzoo.models.cpm_bee_segments import RelationBias, SegmentMarks, check_segments
-from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, cpm_block, cpm_norm
+from modelzoo.models.cpm_decoder import CpmDecoder, cpm_block, cpm_norm
 from modelzoo.models.cpm_texts import Marks, before_labels, predictable
 from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings
-from modelzoo.models.decoding import DecodingState, new_caches
-from modelzoo.models.inputs import check_labels, check_left_padded
+from modelzoo.models.decoding import DecodingState
+from modelzoo.models.inputs import check_labels
 from modelzoo.models.losses import IGNORED, cross_entropy
 from modelzoo.models.model import ModelOutput
 
 __all__ = ["CpmBee", "CpmBeeConfig", "SegmentMarks"]
 
 _SUM_SCALE = 1 / 1.05
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CpmBeeConfig(CpmConfig):
-    """Sizes and options of a CPM-Bee; the defaults are those of transformers' old CpmBeeConfig."""
-
-    vocab_size: int = 30720
-    """Rows of the token embedding."""
-    hidden_size: int = 4096
-    """D."""
-    num_layers: int = 32
-    """Transformer blocks, at least 1."""
-    num_heads: int = 64
-    """Attention heads of a block."""
-    head_size: int = 64
-    """H."""
-    intermediate_size: int = 10240
-    """Width of the feed-forward network."""
-    num_buckets: int = 256
-    """Buckets of the distances within a segment."""
-    num_segment_buckets: int = 32
-    """Buckets of the relations between segments; the first is for other samples of the row."""
-    max_distance: int = 2048
-    """Distance from which on every pair of tokens of a segment is in the last bucket."""
-    distance_scale: float = 16.0
-    """Angle, in units of the rotary base, by which a special token's number turns its embedding."""
-    length_scale: bool = True
-    """Whether the products of every map, of the token table and of the head are divided by the square root of the input's width."""
-    pad_token_id: int | None = 0
-    """Id of the padding token."""
-    initializer_range: float = 1.0
-    """Standard deviation of fresh weights."""
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        CpmConfig.__post_init__(self)
-        if not self.tie_word_embeddings:
-            raise ConfigError("tie_word_embeddings=False is not built for CPM-Bee, whose head is its token table; leave it out")
-        if self.hidden_size % 2:
-            raise ConfigError(f"hidden_size={self.hidden_size} must be even: the numbers of tokens turn pairs of features")
-        if self.num_segment_buckets < 1:
-            raise ConfigError(f"num_segment_buckets={self.num_segment_buckets} must be at least 1")
 
 
 @dataclass(slots=True)
@@ -222,14 +180,11 @@ class CpmBee(CpmDecoder):
         Raises:
             DataError: A prompt has padding on the right, or a mark does not fit.
         """
-        self.require_task("causal_lm")
-        self._check(input_ids, None, attention_mask=attention_mask, context=context, numbers=numbers)
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        check_left_padded(mask)
+        mask = self._prompt_mask(input_ids, attention_mask, context=context, numbers=numbers)
         if segments is not None:
             check_segments(segments, mask, self.config.num_segment_buckets)
         rows, width = input_ids.shape
-        caches = new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight)
+        caches = self._new_caches(rows, width + max_new_tokens)
         state = _TreeState(mask, caches, segments=segments, extra=extra, writable=writable)
         seen = torch.ones_like(mask) if context is None else context
         layout = Layout.dense(rows, width, mask=mask, context=seen, device=input_ids.device)

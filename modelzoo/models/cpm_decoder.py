@@ -17,6 +17,7 @@ from modelzoo.layers import (
     CrossAttentionBlock,
     FeedForward,
     FeedForwardBlock,
+    KeyValueCache,
     LayerNorm,
     Layout,
     Position,
@@ -26,7 +27,8 @@ from modelzoo.layers import (
 )
 from modelzoo.models.cpm_texts import Marks, predictable
 from modelzoo.models.decoder_model import DecoderConfig, DecoderModel
-from modelzoo.models.inputs import check_ids, check_shape
+from modelzoo.models.decoding import new_caches
+from modelzoo.models.inputs import check_ids, check_left_padded, check_shape
 from modelzoo.models.model import ModelOutput
 from modelzoo.models.targets import require_label_kind
 
@@ -136,6 +138,21 @@ class CpmDecoder(DecoderModel):
         for name, given in (*others.items(), ("labels", labels)):
             if given is not None:
                 check_shape(name, given, input_ids)
+
+    def _prompt_mask(self, input_ids: Tensor, attention_mask: Tensor | None, **marks: Tensor | None) -> Tensor:
+        """Return (B, T) bool of a prompt's tokens.
+
+        Raises:
+            DataError: An id or a shape is wrong, or a prompt has padding on the right.
+        """
+        self.require_task("causal_lm")
+        self._check(input_ids, None, attention_mask=attention_mask, **marks)
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        check_left_padded(mask)
+        return mask
+
+    def _new_caches(self, rows: int, max_length: int) -> list[KeyValueCache]:
+        return new_caches(self.decoder, rows, max_length, self.embeddings.token.weight)
 
     def _position(self, layout: Layout, segments: Tensor | None) -> Position | None:
         """Return what the blocks are told about positions; None for what the stack finds itself."""

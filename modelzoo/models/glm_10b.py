@@ -6,116 +6,23 @@ that transformers calls glm (ChatGLM's successor, with rotary positions), so its
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from modelzoo.errors import ConfigError, DataError
+from modelzoo.errors import DataError
 from modelzoo.layers import Decoder, Layout, LearnedPositionEmbedding
-from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, cpm_block, cpm_norm
+from modelzoo.models.cpm_decoder import CpmDecoder, cpm_block, cpm_norm
 from modelzoo.models.cpm_texts import Marks
 from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings
-from modelzoo.models.decoding import DecodingState, new_caches
-from modelzoo.models.inputs import check_left_padded, check_length
+from modelzoo.models.decoding import DecodingState
+from modelzoo.models.glm_10b_blanks import BlankPositions, given_or_found
+from modelzoo.models.glm_10b_config import GLM10BConfig
+from modelzoo.models.inputs import check_length
 from modelzoo.models.losses import IGNORED
 from modelzoo.models.model import ModelOutput
 
-__all__ = ["GLM10B", "BlankPositions", "GLM10BConfig", "blank_positions"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GLM10BConfig(CpmConfig):
-    """Sizes and options of a GLM-10B; the defaults are those of ModelCenter's GLMConfig."""
-
-    vocab_size: int = 50048
-    """Rows of the token embedding."""
-    hidden_size: int = 1024
-    """D."""
-    num_layers: int = 24
-    """Transformer blocks, at least 1."""
-    num_heads: int = 16
-    """Attention heads of a block."""
-    head_size: int = 64
-    """H."""
-    intermediate_size: int = 4096
-    """Width of the feed-forward network."""
-    is_gated: bool = False
-    """Whether the feed-forward network is gated."""
-    max_positions: int = 1025
-    """Rows of either position table."""
-    norm_eps: float = 1e-5
-    """Added to the variance in every norm."""
-    norm_bias: bool = True
-    """Whether norms subtract the mean and have a bias (LayerNorm) or not (RMSNorm)."""
-    attention_bias: bool = True
-    """Whether query, key, value and output have a bias."""
-    feed_forward_bias: bool = True
-    """Whether the maps of the feed-forward network have a bias."""
-    hidden_dropout: float = 0.1
-    """Probability of dropping a feature after every sublayer."""
-    embedding_dropout: float = 0.1
-    """Probability of dropping a feature after the embeddings."""
-    attention_dropout: float = 0.1
-    """Probability of dropping an attention weight."""
-    start_token_id: int = 50006
-    """Id of the token that begins a blank."""
-    end_token_id: int = 50007
-    """Id of the token that ends a blank."""
-    mask_token_id: int = 50008
-    """Id of the token that stands for a blank in the text."""
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        CpmConfig.__post_init__(self)
-        if self.length_scale:
-            raise ConfigError("length_scale=True is not built for GLM-10B; leave it out")
-        if not self.tie_word_embeddings:
-            raise ConfigError("tie_word_embeddings=False is not built for GLM-10B, whose head is its token table; leave it out")
-
-
-class BlankPositions(NamedTuple):
-    """Where the tokens of texts with blanks stand; each (B, T)."""
-
-    text: Tensor
-    """int64: place in the text, or for a blank that of its mask token."""
-    blank: Tensor
-    """int64: place in the blank, from 1; 0 in the text."""
-    is_text: Tensor
-    """bool: before the first start token."""
-
-
-def blank_positions(ids: Tensor, mask: Tensor, *, start_token_id: int, mask_token_id: int) -> BlankPositions:
-    """Find the blanks of texts.
-
-    Args:
-        ids: (B, T) int64.
-        mask: (B, T) bool, True where there is a token.
-        start_token_id: Begins a blank.
-        mask_token_id: Stands for a blank in the text; the first blank is for the first of them. Where there are more blanks, the
-            rest are for the last.
-
-    Raises:
-        DataError: A row has a blank and no mask token in its text.
-    """
-    places = (mask.long().cumsum(1) - 1).clamp(min=0)
-    is_start = (ids == start_token_id) & mask
-    number = is_start.cumsum(1)  # of the blank, from 1
-    is_mask = (ids == mask_token_id) & mask & (number == 0)
-    counts = is_mask.sum(1)
-    without = (number[:, -1] > 0) & (counts == 0)
-    if without.any():
-        row = int(without.nonzero()[0])
-        raise DataError(
-            f"input_ids: row {row} has a start token {start_token_id} and before it no mask token {mask_token_id}, whose position "
-            "its blank would have; put one into the text, or give position_ids and block_position_ids"
-        )
-    order = torch.argsort(~is_mask, dim=1, stable=True)  # columns of the mask tokens first, in order
-    which = torch.minimum(number, counts.unsqueeze(1)).clamp(min=1) - 1
-    text = torch.where(number == 0, places, places.gather(1, order.gather(1, which)))
-    last_start = (torch.where(is_start, places, -1)).cummax(1).values
-    blank = torch.where(number == 0, 0, places - last_start + 1)
-    return BlankPositions(text, blank.masked_fill(~mask, 0), (number == 0) & mask)
+__all__ = ["GLM10B", "GLM10BConfig"]
 
 
 class _Embeddings(DecoderEmbeddings):
@@ -208,19 +115,8 @@ class GLM10B(CpmDecoder):
         return self._read(input_ids, mask, Marks(context=context, segments=blank, positions=text), labels)
 
     def _positions(self, ids: Tensor, mask: Tensor, text: Tensor | None, blank: Tensor | None) -> BlankPositions:
-        """Return both positions and what is text, found from the ids where they are not given."""
-        if text is None or blank is None:
-            tokens = {"start_token_id": self.config.start_token_id, "mask_token_id": self.config.mask_token_id}
-            found = blank_positions(ids, mask.bool(), **tokens)
-        else:
-            found = BlankPositions(text, blank, (blank == 0) & mask.bool())
-        result = BlankPositions(found.text if text is None else text, found.blank if blank is None else blank, found.is_text)
-        for name, given in (("position_ids", result.text), ("block_position_ids", result.blank)):
-            low, high = torch.stack(torch.aminmax(given)).tolist()
-            if low < 0:
-                raise DataError(f"{name}: {low} is not in 0 to {self.config.max_positions - 1}")
-            check_length(int(high) + 1, self.config.max_positions, f"{self.config.max_positions} rows of the table of {name}")
-        return result
+        own = {name: getattr(self.config, name) for name in ("start_token_id", "mask_token_id", "max_positions")}
+        return given_or_found(ids, mask.bool(), text, blank, **own)
 
     def prefill(  # type: ignore[override]  # a prompt may say where its blank belongs
         self,
@@ -246,11 +142,8 @@ class GLM10B(CpmDecoder):
         Raises:
             DataError: A prompt has padding on the right, no start token or no mask token, or its blank would be too long.
         """
-        self.require_task("causal_lm")
         given = {"position_ids": position_ids, "block_position_ids": block_position_ids}
-        self._check(input_ids, None, attention_mask=attention_mask, **given)
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        check_left_padded(mask)
+        mask = self._prompt_mask(input_ids, attention_mask, **given)
         text, blank, is_text = self._positions(input_ids, mask, position_ids, block_position_ids)
         if bool((blank[:, -1] == 0).any()):
             row = int((blank[:, -1] == 0).nonzero()[0])
@@ -258,8 +151,7 @@ class GLM10B(CpmDecoder):
         longest = int(blank[:, -1].max()) + max_new_tokens
         check_length(longest + 1, self.config.max_positions, f"{self.config.max_positions} places in a blank")
         rows, width = input_ids.shape
-        caches = new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight)
-        state = _BlankState(mask, caches, text=text[:, -1], blank=blank[:, -1])
+        state = _BlankState(mask, self._new_caches(rows, width + max_new_tokens), text=text[:, -1], blank=blank[:, -1])
         layout = Layout.dense(rows, width, positions=text, mask=mask, context=is_text, device=input_ids.device)
         return self._next(input_ids, blank, layout, state), state
 

@@ -1,7 +1,7 @@
-"""LLaMA (Touvron et al., 2023) and those that kept its shape: Mistral, Qwen2 and Qwen3.
+"""LLaMA (Touvron et al., 2023): RMS norms before every sublayer, rotary positions, grouped key/value heads, gated feed-forwards.
 
-RMS norms before every sublayer, rotary positions, grouped key/value heads, a gated feed-forward network. The relatives differ by
-biases, a sliding window, and a norm on each query and key head; each is a config with its own defaults.
+Mistral, Qwen2 and Qwen3 kept its shape. They differ by biases, a sliding window, and a norm on each query and key head, which are
+options here; each has a file with its own defaults.
 """
 
 from collections.abc import Mapping
@@ -24,16 +24,7 @@ from modelzoo.layers import (
 )
 from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings, DecoderModel
 
-__all__ = [
-    "Llama",
-    "LlamaConfig",
-    "Mistral",
-    "MistralConfig",
-    "Qwen2",
-    "Qwen2Config",
-    "Qwen3",
-    "Qwen3Config",
-]
+__all__ = ["Llama", "LlamaConfig"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,48 +82,6 @@ class LlamaConfig(DecoderConfig):
             raise ConfigError(f"head_size={self.head_size} must be even for rotary positions")
         if self.window is not None and self.window < 1:
             raise ConfigError(f"window={self.window} must be at least 1, or None for no window")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MistralConfig(LlamaConfig):
-    """Sizes and options of a Mistral; the defaults are Mistral-7B-v0.1's."""
-
-    num_key_value_heads: int = 8
-    """Key and value heads of a block."""
-    intermediate_size: int = 14336
-    """Width of the feed-forward network."""
-    max_positions: int = 131072
-    """The longest sequence, in tokens."""
-    window: int | None = 4096
-    """Tokens that every layer sees, itself included; None for all."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Qwen2Config(LlamaConfig):
-    """Sizes and options of a Qwen2; the defaults are transformers' own."""
-
-    vocab_size: int = 151936
-    """Rows of the token embedding."""
-    intermediate_size: int = 22016
-    """Width of the feed-forward network."""
-    max_positions: int = 32768
-    """The longest sequence, in tokens."""
-    attention_bias: bool = True
-    """Whether query, key and value have a bias."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Qwen3Config(LlamaConfig):
-    """Sizes and options of a Qwen3; the defaults are transformers' own."""
-
-    vocab_size: int = 151936
-    """Rows of the token embedding."""
-    intermediate_size: int = 22016
-    """Width of the feed-forward network."""
-    max_positions: int = 32768
-    """The longest sequence, in tokens."""
-    has_head_norms: bool = True
-    """Whether each query and key head is normalised before it is rotated."""
 
 
 class Llama(DecoderModel):
@@ -216,39 +165,3 @@ def _attention(config: LlamaConfig, layer: int) -> Attention:
         query_norm=RMSNorm(config.head_size, config.norm_eps) if config.has_head_norms else None,
         key_norm=RMSNorm(config.head_size, config.norm_eps) if config.has_head_norms else None,
     )
-
-
-class Mistral(Llama):
-    """Mistral: LLaMA with a sliding window.
-
-    Args:
-        config: Sizes and options.
-        task: Which head.
-    """
-
-    family = "mistral"
-    config_class = MistralConfig
-
-
-class Qwen2(Llama):
-    """Qwen2: LLaMA with biases on query, key and value.
-
-    Args:
-        config: Sizes and options.
-        task: Which head.
-    """
-
-    family = "qwen2"
-    config_class = Qwen2Config
-
-
-class Qwen3(Llama):
-    """Qwen3: LLaMA with a norm on each query and key head.
-
-    Args:
-        config: Sizes and options.
-        task: Which head.
-    """
-
-    family = "qwen3"
-    config_class = Qwen3Config

@@ -12,8 +12,7 @@ from modelzoo.layers import Decoder, KeyValueCache, Layout, Position, SegmentPos
 from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, cpm_block, cpm_norm
 from modelzoo.models.cpm_texts import Marks, Prompted, before_labels, predictable, with_soft_prompts
 from modelzoo.models.decoder_model import DecoderConfig
-from modelzoo.models.decoding import DecodingState, new_caches
-from modelzoo.models.inputs import check_left_padded
+from modelzoo.models.decoding import DecodingState
 from modelzoo.models.losses import IGNORED
 from modelzoo.models.model import ModelOutput
 
@@ -175,15 +174,12 @@ class PromptedDecoder(CpmDecoder):
         Raises:
             DataError: A prompt has padding on the right.
         """
-        self.require_task("causal_lm")
-        self._check(input_ids, None, attention_mask=attention_mask)
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        check_left_padded(mask)
+        mask = self._prompt_mask(input_ids, attention_mask)
         ids, mask, marks, _ = self._prompted(input_ids, mask, Marks(context=torch.ones_like(mask)), None)
         segments = marks.segments
         assert segments is not None
         rows, width = ids.shape
-        caches = new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight)
+        caches = self._new_caches(rows, width + max_new_tokens)
         layout = Layout.dense(rows, width, mask=mask, context=torch.ones_like(mask), device=ids.device)
         return self._next(ids, segments, layout, self._bias(layout, segments), caches), DecodingState(mask, caches)
 

@@ -16,13 +16,13 @@ from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.heads import DenseHead, LinearHead
 from modelzoo.models.inputs import check_ids, check_labels, check_shape
 from modelzoo.models.lm_loss import lm_loss
-from modelzoo.models.losses import IGNORED, cross_entropy
+from modelzoo.models.losses import cross_entropy
 from modelzoo.models.model import Model, ModelConfig, ModelOutput
-from modelzoo.models.t5_config import MT5Config, T5Config
-from modelzoo.models.t5_parts import block, check_dtype, initial_std, position_bias
+from modelzoo.models.t5_config import T5Config
+from modelzoo.models.t5_parts import at_last, block, check_dtype, initial_std, position_bias, shifted
 from modelzoo.models.targets import require_label_kind, targets
 
-__all__ = ["MT5", "T5", "MT5Config", "T5Config"]
+__all__ = ["T5", "T5Config"]
 
 
 class T5(Model):
@@ -128,7 +128,7 @@ class T5(Model):
             return ModelOutput(last_hidden_state=context_layout.unpack(context))
         if self.task == "token_classification":
             return self._scored(context_layout.unpack(context), labels, context_layout)
-        decoder_ids = self._decoder_ids(input_ids, decoder_input_ids, labels)
+        decoder_ids = self._shifted(input_ids, labels) if decoder_input_ids is None else decoder_input_ids
         layout = self._layout("decoder_input_ids", decoder_ids, decoder_attention_mask, is_packed=context_layout.is_packed)
         assert self.decoder is not None
         embedded = self.dropout(self.token(layout.pack(decoder_ids)))
@@ -136,7 +136,8 @@ class T5(Model):
         if self.task == "base":
             return ModelOutput(last_hidden_state=layout.unpack(hidden))
         if self.task == "classification":
-            return self._scored(self._at_last_end(layout.unpack(hidden), input_ids), labels, context_layout)
+            last = at_last(layout.unpack(hidden), input_ids, self.config.eos_token_id)
+            return self._scored(last, labels, context_layout)
         return self._language_model(hidden, layout, labels)
 
     def _encode(self, ids: Tensor, mask: Tensor | None, decoder_mask: Tensor | None) -> tuple[Tensor, Layout]:
@@ -154,26 +155,14 @@ class T5(Model):
             check_shape(name.replace("input_ids", "attention_mask"), mask, ids, of=name)
         return Layout.packed(torch.ones_like(ids) if mask is None else mask)
 
-    def _decoder_ids(self, input_ids: Tensor, given: Tensor | None, labels: Tensor | None) -> Tensor:
-        if given is not None:
-            return given
+    def _shifted(self, input_ids: Tensor, labels: Tensor | None) -> Tensor:
+        """Return what the decoder reads where nobody says: what it is to write, or for a class the input, one later."""
         source = input_ids if self.task == "classification" else labels
         if source is None or self.task == "base":
             raise DataError(f"a T5 for {self.task} needs decoder_input_ids" + ("" if self.task == "base" else " or labels"))
         if self.task == "seq2seq_lm":  # before they become ids
             check_labels("labels", source, (len(input_ids), source.shape[-1]), self.config.vocab_size)
-        start = torch.full_like(source[:, :1], self.config.decoder_start_token_id)
-        shifted = torch.cat([start, source[:, :-1]], dim=1)
-        return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id or 0)
-
-    def _at_last_end(self, hidden: Tensor, input_ids: Tensor) -> Tensor:
-        is_end = input_ids == self.config.eos_token_id
-        if not is_end.any(1).all():
-            row = int((~is_end.any(1)).nonzero()[0])
-            raise DataError(f"input_ids: row {row} has no end token {self.config.eos_token_id}; the classifier reads the last one")
-        columns = torch.arange(input_ids.shape[1], device=input_ids.device)
-        last = (columns * is_end).argmax(1)
-        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+        return shifted(source, self.config.decoder_start_token_id, self.config.pad_token_id or 0)
 
     def _scored(self, hidden: Tensor, labels: Tensor | None, layout: Layout) -> ModelOutput:
         assert self.head is not None
@@ -251,15 +240,3 @@ class T5(Model):
             context_caches=state.context_caches,
         )
         return self._logits(self.dropout(hidden[:, -1]))
-
-
-class MT5(T5):
-    """mT5: T5 v1.1 with a vocabulary of a hundred languages.
-
-    Args:
-        config: Sizes and options.
-        task: As of `T5`.
-    """
-
-    family = "mt5"
-    config_class = MT5Config

@@ -1,9 +1,9 @@
-"""What a T5 is made of: its blocks, its position bias, and the spread of its first values."""
+"""What a T5 is made of: its blocks, its position bias, what its decoder reads, and the spread of its first values."""
 
 import torch
 from torch import Tensor
 
-from modelzoo.errors import ConfigError
+from modelzoo.errors import ConfigError, DataError
 from modelzoo.layers import (
     Attention,
     CrossAttentionBlock,
@@ -14,9 +14,10 @@ from modelzoo.layers import (
     SelfAttentionBlock,
     TransformerBlock,
 )
+from modelzoo.models.losses import IGNORED
 from modelzoo.models.t5_config import T5Config
 
-__all__ = ["block", "check_dtype", "initial_std", "position_bias"]
+__all__ = ["at_last", "block", "check_dtype", "initial_std", "position_bias", "shifted"]
 
 
 def check_dtype(weight: Tensor) -> None:
@@ -72,6 +73,37 @@ def block(config: T5Config, *, is_decoder: bool) -> TransformerBlock:
     own = SelfAttentionBlock(attention(is_causal=is_decoder), norm(), dropout=config.dropout)
     cross = CrossAttentionBlock(attention(is_causal=False), norm(), dropout=config.dropout) if is_decoder else None
     return TransformerBlock(own, FeedForwardBlock(feed_forward, norm(), dropout=config.dropout), cross)
+
+
+def shifted(ids: Tensor, start: int, pad: int) -> Tensor:
+    """Return ids one place later behind a start token; what is no target becomes padding.
+
+    Args:
+        ids: (B, T) int64; -100 for no target.
+        start: First id.
+        pad: In the place of -100.
+    """
+    later = torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
+    return later.masked_fill(later == IGNORED, pad)
+
+
+def at_last(hidden: Tensor, ids: Tensor, token_id: int) -> Tensor:
+    """Return (B, D) features at each row's last end token.
+
+    Args:
+        hidden: (B, T, D) float.
+        ids: (B, T) int64.
+        token_id: Of the end token.
+
+    Raises:
+        DataError: A row has none.
+    """
+    is_end = ids == token_id
+    if not is_end.any(1).all():
+        row = int((~is_end.any(1)).nonzero()[0])
+        raise DataError(f"input_ids: row {row} has no end token {token_id}; the classifier reads the last one")
+    last = (torch.arange(ids.shape[1], device=ids.device) * is_end).argmax(1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
 
 def initial_std(name: str, config: T5Config) -> float | None:

@@ -4,15 +4,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modelzoo.converters import Task
 from modelzoo.errors import ConfigError, DataError
 from modelzoo.layers import (
     Attention,
-    Dropout,
     Encoder,
     FeedForward,
     FeedForwardBlock,
@@ -22,14 +19,14 @@ from modelzoo.layers import (
     TransformerBlock,
     activation,
 )
-from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
 from modelzoo.models.encoder_parts import EncoderConfig
 from modelzoo.models.heads import LinearHead, Pooler
 from modelzoo.models.losses import cross_entropy
 from modelzoo.models.model import Model, ModelOutput
+from modelzoo.models.patch_embeddings import PatchEmbeddings
 from modelzoo.models.targets import require_label_kind, targets
 
-__all__ = ["PatchEmbeddings", "ViT", "ViTConfig"]
+__all__ = ["ViT", "ViTConfig"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,49 +80,6 @@ class ViTConfig(EncoderConfig):
         return (self.image_size[0] // self.patch_size[0]) * (self.image_size[1] // self.patch_size[1])
 
 
-class PatchEmbeddings(nn.Module):
-    """A linear map of every patch, which is a convolution whose stride is its size; a class token in front; positions; dropout.
-
-    Args:
-        config: Sizes.
-    """
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.patch_size = config.patch_size
-        self.weight = nn.Parameter(torch.empty(size, config.num_channels, *config.patch_size))
-        self.bias = nn.Parameter(torch.empty(size))
-        self.class_token = nn.Parameter(torch.empty(1, 1, size))
-        self.position = nn.Parameter(torch.empty(1, config.num_patches + 1, size))
-        self.dropout = Dropout(config.hidden_dropout)
-        init_when_built(self)
-
-    def init_weights(self, std: float = DEFAULT_STD) -> None:
-        """Fill all from N(0, std²) and the bias with zeros."""
-        for parameter in (self.weight, self.class_token, self.position):
-            nn.init.normal_(parameter, std=std)
-        nn.init.zeros_(self.bias)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Embed.
-
-        Args:
-            pixels: (B, channels, height, width) float.
-
-        Returns:
-            (B, 1 + patches, D) float: the class token, then the patches row by row.
-        """
-        patches = F.conv2d(pixels, self.weight, self.bias, stride=self.patch_size).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.class_token.expand(len(patches), -1, -1), patches], dim=1)
-        embedded: Tensor = self.dropout(tokens + self.position)
-        return embedded
-
-    def extra_repr(self) -> str:
-        """What `print` shows of this layer."""
-        return f"{self.weight.shape[1]} channels, patches of {self.patch_size}, {self.position.shape[1]} positions"
-
-
 class ViT(Model):
     """ViT for one of two tasks, equal to transformers' `ViTModel` and `ViTForImageClassification` in logits and gradients.
 
@@ -144,7 +98,13 @@ class ViT(Model):
     def __init__(self, config: ViTConfig, task: Task = "base") -> None:
         super().__init__(config, task)
         size = config.hidden_size
-        self.embeddings = PatchEmbeddings(config)
+        self.embeddings = PatchEmbeddings(
+            size,
+            num_channels=config.num_channels,
+            patch_size=config.patch_size,
+            num_patches=config.num_patches,
+            dropout=config.hidden_dropout,
+        )
         self.encoder = Encoder((_block(config) for _ in range(config.num_layers)), LayerNorm(size, config.norm_eps))
         is_base = task == "base"
         self.pooler = Pooler(size, config.pooler_size, activation_name=config.pooler_activation) if is_base else None

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from modelzoo.converters import converter_for
 from modelzoo.errors import ConfigError, DataError
-from modelzoo.models.glm_10b import GLM10B, GLM10BConfig, blank_positions
+from modelzoo.models.glm_10b import GLM10B, GLM10BConfig
+from modelzoo.models.glm_10b_blanks import blank_positions
 
 START, END, MASKED = 36, 37, 38
 PLAIN = {

@@ -9,7 +9,7 @@ import modelzoo
 from modelzoo.converters import converter_for
 from modelzoo.errors import ConfigError, DataError
 from modelzoo.models.heads import Pooler
-from modelzoo.models.vit import PatchEmbeddings, ViT, ViTConfig
+from modelzoo.models.vit import ViT, ViTConfig
 from modelzoo.verification import verify
 
 SIZES = {
@@ -29,7 +29,7 @@ def test_the_defaults_are_those_of_transformers() -> None:
 
 
 def test_patches_are_a_linear_map_of_each_square_row_by_row() -> None:
-    layer = PatchEmbeddings(ViTConfig(**SIZES))
+    layer = ViT(ViTConfig(**SIZES)).embeddings
     nn.init.normal_(layer.bias)
     pixels = torch.randn(2, 3, 8, 12)
     squares = [pixels[:, :, row : row + 4, column : column + 4] for row in (0, 4) for column in (0, 4, 8)]
