@@ -158,20 +158,32 @@ class FamilyConverter:
         return {**values, "num_labels": kept["num_labels"], "label_names": kept["label_names"]}
 
 
-def size_problems(family: FamilyConverter, values: MappingABC[str, Any], shapes: MappingABC[str, tuple[int, ...]]) -> list[str]:
+_OUTPUTS = ("head.weight", "head.bias", "head.decoder.weight", "head.output.weight", "head.output.bias")
+_LABELLED = ("classification", "token_classification", "question_answering")
+
+
+def size_problems(
+    family: FamilyConverter, values: MappingABC[str, Any], shapes: MappingABC[str, tuple[int, ...]], task: Task
+) -> list[str]:
     """Return a line for each of a model's tensors whose shape is not what its config says.
 
     Args:
         family: The converter, whose `sizes` say which fields give which shape.
         values: The config's arguments.
         shapes: The shape of each of the model's tensors by our name.
+        task: What the model is for; its head has as many outputs as there are labels, or words.
     """
-    lines = []
+    lines = {}
     for pattern, fields in family.sizes.items():
         rule = Rule(pattern, pattern)
         expected = tuple(values[name] for name in fields)
         for name, shape in shapes.items():
             if rule.match(name, side="ours") is not None and shape != expected:
                 stated = ", ".join(f"{field}={values[field]}" for field in fields)
-                lines.append(f"{name}: expected shape {list(expected)} ({stated}), found {list(shape)}")
-    return lines
+                lines[name] = f"{name}: expected shape {list(expected)} ({stated}), found {list(shape)}"
+    field = "num_labels" if task in _LABELLED else "vocab_size"
+    for name in (name for name in _OUTPUTS if name in shapes and name not in lines):
+        expected = (values[field], *shapes[name][1:])
+        if shapes[name] != expected:
+            lines[name] = f"{name}: expected shape {list(expected)} ({field}={values[field]}), found {list(shapes[name])}"
+    return list(lines.values())

@@ -66,6 +66,7 @@ def match(
     file: MappingABC[str, TensorInfo],
     *,
     new_parts: Sequence[str] = (),
+    required: MappingABC[str, str] | None = None,
     fresh: MappingABC[str, str] | None = None,
     allow_float64: bool = False,
 ) -> Match:
@@ -77,6 +78,7 @@ def match(
         file: What the file holds, by its own keys.
         new_parts: Beginnings of our names, such as "head.", that a file may lack as a whole; a part that the file has in part is
             an error.
+        required: Those of them that a file may not lack here, with the reason as a sentence.
         fresh: Beginnings of our names that are not read even if the file has them, with the reason.
         allow_float64: Whether float64 may be read; the caller has then stated the dtype that it becomes.
     """
@@ -85,10 +87,13 @@ def match(
         return Match(problems=foreign)
     result = Match()
     keys = _canonical_keys(mapping, file, result)
-    used = _read(mapping, model, file, keys, result, new_parts=new_parts, fresh=fresh or {}, allow_float64=allow_float64)
+    required = required or {}
+    optional = [part for part in new_parts if part not in required]
+    used = _read(mapping, model, file, keys, result, new_parts=optional, fresh=fresh or {}, allow_float64=allow_float64)
     _account_for_rest(mapping, file, keys, used, result)
     if result.problems:
         result.hint = _hint(mapping, model, file, keys) or _part_hint(result, model, file, new_parts)
+        result.hint = result.hint or _required_hint(mapping, model, result, required)
     return result
 
 
@@ -260,6 +265,13 @@ def _part_hint(result: Match, model: MappingABC[str, Shape], file: MappingABC[st
             name = part.rstrip(".")
             return f"Only the {name} disagrees: use the number of labels that the file has, or start a new {name}."
     return ""
+
+
+def _required_hint(mapping: Mapping, model: MappingABC[str, Shape], result: Match, required: MappingABC[str, str]) -> str:
+    """Say why a part that the file lacks may not start anew."""
+    have = {name for group, _ in result.reads for name in group.ours} | set(result.new)
+    lacking = [group.ours[0] for group in mapping.plan(model) if group.ours[0] not in have]
+    return next((reason for part, reason in required.items() if any(name.startswith(part) for name in lacking)), "")
 
 
 def _common_prefix(mapping: Mapping, keys: MappingABC[str, str]) -> str:

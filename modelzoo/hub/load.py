@@ -101,6 +101,7 @@ def load_weights(
             {name: tuple(slot.tensor.shape) for name, slot in places.items()},
             checkpoint.tensors,
             new_parts=facts.converter.new_parts,
+            required=_required(facts),
             fresh=_fresh(facts, new_head),
             allow_float64=dtype != "auto",
         )
@@ -144,6 +145,21 @@ def _opened(folder: Path, allow_pickle: bool, together: bool) -> Checkpoint:
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def _required(facts: ModelFacts) -> Mapping[str, str]:
+    """Return the parts that may not start anew, with the reason as a sentence."""
+    saved_as = facts.converter.saved_as(facts.source or {})
+    if saved_as and facts.converter.head_task(facts.source or {}) == facts.task != "base":
+        name = shown(saved_as[0])
+        return {"head.": f"The config.json says {name}, so the file must hold that head; load another task= if it is not there."}
+    if facts.task in ("causal_lm", "seq2seq_lm"):
+        reason = (
+            "The config does not tie the head to the token table, and a language model's head is never drawn anew; "
+            'if they are one, set "tie_word_embeddings": true in config.json.'
+        )
+        return {"head.": reason}
+    return {}
 
 
 def _fresh(facts: ModelFacts, new_head: bool) -> Mapping[str, str]:

@@ -93,7 +93,7 @@ def save_pretrained(
 def _planned(places: Mapping[str, Slot], facts: ModelFacts, dtype: torch.dtype | None, limit_bytes: int) -> _Export:
     """Compare the model with its config and its table, and lay out the files."""
     shapes = {name: tuple(slot.tensor.shape) for name, slot in places.items()}
-    problems = size_problems(facts.converter, facts.values, shapes)
+    problems = size_problems(facts.converter, facts.values, shapes, facts.task)
     counts = {key: facts.values[field] for key, field in facts.converter.counts.items()}
     required = {name for group in facts.mapping.expected(counts) for name in group.ours}
     allowed = {name for group in facts.mapping.expected(counts, with_optional=True) for name in group.ours}
