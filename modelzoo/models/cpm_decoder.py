@@ -28,7 +28,7 @@ from modelzoo.layers import (
 from modelzoo.models.cpm_texts import Marks, predictable
 from modelzoo.models.decoder_model import DecoderConfig, DecoderModel
 from modelzoo.models.decoding import new_caches
-from modelzoo.models.inputs import check_ids, check_left_padded, check_shape
+from modelzoo.models.inputs import check_ids, check_labels, check_left_padded, check_shape
 from modelzoo.models.model import ModelOutput
 from modelzoo.models.targets import require_label_kind
 
@@ -172,7 +172,10 @@ class CpmDecoder(DecoderModel):
             marks: Of all tokens.
             labels: (B, T) int64, or None.
         """
-        return self._run(ids, mask, marks, None if labels is None else predictable(labels, marks))
+        if labels is None:
+            return self._run(ids, mask, marks, None)
+        check_labels("labels", labels, tuple(ids.shape), self.config.vocab_size)  # also those that cannot be predicted
+        return self._run(ids, mask, marks, predictable(labels, marks))
 
     def _run(self, ids: Tensor, mask: Tensor | None, marks: Marks, wanted: Tensor | None) -> ModelOutput:
         """Run the model; `wanted` are the labels that can be predicted."""

@@ -13,6 +13,7 @@ from modelzoo.models.cpm_decoder import CpmConfig, CpmDecoder, cpm_block, cpm_no
 from modelzoo.models.cpm_texts import Marks, Prompted, before_labels, predictable, with_soft_prompts
 from modelzoo.models.decoder_model import DecoderConfig
 from modelzoo.models.decoding import DecodingState
+from modelzoo.models.inputs import check_labels
 from modelzoo.models.losses import IGNORED
 from modelzoo.models.model import ModelOutput
 
@@ -131,6 +132,7 @@ class PromptedDecoder(CpmDecoder):
         ids, mask, marked, places = self._prompted(input_ids, mask, text, prompt_types)
         wanted = None
         if labels is not None:
+            check_labels("labels", labels, tuple(input_ids.shape), self.config.vocab_size)  # also those of a context
             wanted = torch.full_like(ids, IGNORED).scatter(1, places, predictable(labels, text).to(ids.dtype))
         output = self._run(ids, mask, marked, wanted)
 
