@@ -6,20 +6,12 @@ from typing import Any
 from modelzoo.converters.config_table import ConfigTable, Field, Require, boolean, choice, number, probability, size, token_id
 from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
-from modelzoo.converters.names import ACTIVATIONS
+from modelzoo.converters.names import ACTIVATIONS, SINGLE_LABEL
 
-__all__ = ["BERT", "ENCODER_REQUIREMENTS", "ENCODER_SIZES", "OLD_ENDINGS", "SINGLE_LABEL", "encoder_fields", "encoder_rules"]
+__all__ = ["BERT", "ENCODER_REQUIREMENTS", "ENCODER_SIZES", "OLD_ENDINGS", "encoder_fields", "encoder_rules"]
 
 # TensorFlow's names for the two halves of a LayerNorm, in files from before 2020. Only as whole components.
 OLD_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-
-SINGLE_LABEL = Require(
-    "problem_type",
-    (None, "single_label_classification"),
-    "only one label of several is built, not regression and not several labels at once",
-    tasks=("classification",),
-)
-"""What all classifiers ask of a config."""
 
 ENCODER_REQUIREMENTS = (
     Require("position_embedding_type", ("absolute", None), "relative positions of BERT are not built"),

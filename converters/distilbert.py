@@ -3,11 +3,11 @@
 from collections.abc import Mapping as MappingABC
 from typing import Any
 
-from modelzoo.converters.bert import OLD_ENDINGS, SINGLE_LABEL
+from modelzoo.converters.bert import OLD_ENDINGS
 from modelzoo.converters.config_table import ConfigTable, Field, Require, boolean, choice, number, probability, size, token_id
 from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
-from modelzoo.converters.names import ACTIVATIONS
+from modelzoo.converters.names import ACTIVATIONS, SINGLE_LABEL
 
 __all__ = ["DISTILBERT"]
 

@@ -6,31 +6,27 @@ Hugging Face keeps GPT-2's linear maps as (in_features, out_features), and query
 from collections.abc import Mapping as MappingABC
 from typing import Any
 
-from modelzoo.converters.config_table import ConfigTable, Field, Require, boolean, choice, number, probability, size, token_id
+from modelzoo.converters.config_table import ConfigTable, Field, Require, boolean, probability, size
 from modelzoo.converters.family import FamilyConverter, Task
+from modelzoo.converters.gpt_fields import CAUSAL_MASKS, gpt_fields
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
-from modelzoo.converters.names import ACTIVATIONS
+from modelzoo.converters.names import SINGLE_LABEL
 from modelzoo.converters.ops import Chain, Split, Transpose
 
 __all__ = ["GPT2"]
 
 _FIELDS = (
-    Field("vocab_size", "vocab_size", 50257, size(2**26)),
-    Field("max_positions", "n_positions", 1024, size(2**22)),
-    Field("hidden_size", "n_embd", 768, size(2**17)),
-    Field("num_layers", "n_layer", 12, size(2**12)),
-    Field("num_heads", "n_head", 12, size(2**12)),
-    Field("intermediate_size", "n_inner", None, size(2**20), lambda source: 4 * int(source.get("n_embd", 768))),
-    Field("activation", "activation_function", "gelu_new", choice(ACTIVATIONS)),
-    Field("hidden_dropout", "resid_pdrop", 0.1, probability()),
-    Field("embedding_dropout", "embd_pdrop", 0.1, probability()),
-    Field("attention_dropout", "attn_pdrop", 0.1, probability()),
+    *gpt_fields(
+        vocab_size=50257,
+        max_positions=Field("max_positions", "n_positions", 1024, size(2**22)),
+        hidden_size=768,
+        num_layers=12,
+        num_heads=12,
+        dropout=0.1,
+    ),
     Field("classifier_dropout", "classifier_dropout", 0.1, probability()),
-    Field("norm_eps", "layer_norm_epsilon", 1e-5, number(0, 1)),
-    Field("initializer_range", "initializer_range", 0.02, number(0, 100)),
     Field("scale_attention", "scale_attn_weights", True, boolean),
     Field("scale_attention_by_layer", "scale_attn_by_inverse_layer_idx", False, boolean),
-    Field("pad_token_id", "pad_token_id", None, token_id),
     Field("tie_word_embeddings", "tie_word_embeddings", True, boolean),
 )
 
@@ -38,12 +34,7 @@ _REQUIRE = (
     Require("add_cross_attention", (False, None), "a GPT-2 that attends to an encoder is not built"),
     Require("is_encoder_decoder", (False, None), "an encoder-decoder of GPT-2s is not built"),
     Require("pruned_heads", ({}, None), "pruned heads are not built"),
-    Require(
-        "problem_type",
-        (None, "single_label_classification"),
-        "only one label of several is built, not regression and not several labels at once",
-        tasks=("classification",),
-    ),
+    SINGLE_LABEL,
 )
 
 _OURS, _THEIRS = "decoder.layers.{layer}", "transformer.h.{layer}"
@@ -60,9 +51,6 @@ _RULES = (
     *modules(f"{_OURS}.feed_forward.norm", f"{_THEIRS}.ln_2"),
     *modules("decoder.norm", "transformer.ln_f"),
 )
-_MASKS = tuple(
-    Ignore(f"{_THEIRS}.attn.{name}", "the causal mask, a constant buffer of old transformers") for name in ("bias", "masked_bias")
-)
 _HEADS: dict[Task, tuple[Rule, ...]] = {
     "causal_lm": (Rule("head.weight", "lm_head.weight"),),
     "classification": (Rule("head.weight", "score.weight"),),
@@ -76,7 +64,7 @@ def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     return Mapping(
         _RULES + (() if is_tied else _HEADS.get(task, ())),
         Prefix("transformer.", ("wte", "wpe", "h", "ln_f"), written=task != "base"),
-        ignore=(*_MASKS, *(Ignore(f"{name}.*", "the head of another task") for name in others)),
+        ignore=(*CAUSAL_MASKS, *(Ignore(f"{name}.*", "the head of another task") for name in others)),
         tied=(Tied("lm_head.weight", "transformer.wte.weight"),) if is_tied else (),
     )
 

@@ -3,39 +3,30 @@
 from collections.abc import Mapping as MappingABC
 from typing import Any
 
-from modelzoo.converters.config_table import ConfigTable, Field, Require, boolean, choice, number, probability, size, token_id
+from modelzoo.converters.config_table import ConfigTable, Field, Require, boolean, size
 from modelzoo.converters.family import FamilyConverter, Task
+from modelzoo.converters.gpt_fields import CAUSAL_MASKS, gpt_fields
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, modules
-from modelzoo.converters.names import ACTIVATIONS
+from modelzoo.converters.names import SINGLE_LABEL
 
 __all__ = ["GPTJ"]
 
 _FIELDS = (
-    Field("vocab_size", "vocab_size", 50400, size(2**26)),
-    Field("max_positions", "n_positions", 2048, size(2**26)),
-    Field("hidden_size", "n_embd", 4096, size(2**17)),
-    Field("num_layers", "n_layer", 28, size(2**12)),
-    Field("num_heads", "n_head", 16, size(2**12)),
+    *gpt_fields(
+        vocab_size=50400,
+        max_positions=Field("max_positions", "n_positions", 2048, size(2**26)),
+        hidden_size=4096,
+        num_layers=28,
+        num_heads=16,
+        dropout=0.0,
+    ),
     Field("rotary_size", "rotary_dim", 64, size(2**12)),
-    Field("intermediate_size", "n_inner", None, size(2**20), lambda source: 4 * int(source.get("n_embd", 4096))),
-    Field("activation", "activation_function", "gelu_new", choice(ACTIVATIONS)),
-    Field("hidden_dropout", "resid_pdrop", 0.0, probability()),
-    Field("embedding_dropout", "embd_pdrop", 0.0, probability()),
-    Field("attention_dropout", "attn_pdrop", 0.0, probability()),
-    Field("norm_eps", "layer_norm_epsilon", 1e-5, number(0, 1)),
-    Field("initializer_range", "initializer_range", 0.02, number(0, 100)),
-    Field("pad_token_id", "pad_token_id", None, token_id),
     Field("tie_word_embeddings", "tie_word_embeddings", False, boolean),
 )
 
 _REQUIRE = (
     Require("tie_word_embeddings", (False,), "a head that is the token embedding and has a bias is not built"),
-    Require(
-        "problem_type",
-        (None, "single_label_classification"),
-        "only one label of several is built, not regression and not several labels at once",
-        tasks=("classification",),
-    ),
+    SINGLE_LABEL,
 )
 
 _OURS, _THEIRS = "decoder.layers.{layer}", "transformer.h.{layer}"
@@ -50,9 +41,6 @@ _RULES = (
     *modules(f"{_OURS}.norm", f"{_THEIRS}.ln_1"),
     *modules("decoder.norm", "transformer.ln_f"),
 )
-_MASKS = tuple(
-    Ignore(f"{_THEIRS}.attn.{name}", "the causal mask, a constant buffer of old transformers") for name in ("bias", "masked_bias")
-)
 _HEADS: dict[Task, tuple[Rule, ...]] = {
     "causal_lm": modules("head", "lm_head"),
     "classification": (Rule("head.weight", "score.weight"),),
@@ -64,7 +52,7 @@ def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     return Mapping(
         _RULES + _HEADS.get(task, ()),
         Prefix("transformer.", ("wte", "h", "ln_f"), written=task != "base"),
-        ignore=(*_MASKS, *(Ignore(f"{name}.*", "the head of another task") for name, own in others.items() if own != task)),
+        ignore=(*CAUSAL_MASKS, *(Ignore(f"{name}.*", "the head of another task") for name, own in others.items() if own != task)),
     )
 
 

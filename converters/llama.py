@@ -21,7 +21,7 @@ from modelzoo.converters.config_table import (
 )
 from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
-from modelzoo.converters.names import ACTIVATIONS
+from modelzoo.converters.names import ACTIVATIONS, SINGLE_LABEL
 from modelzoo.converters.rope import rope
 from modelzoo.errors import ConfigError
 
@@ -86,12 +86,7 @@ _BIASES = (
 )
 REQUIRE = (
     Require("pretraining_tp", (1, None), "the slicing of pretraining is not built"),
-    Require(
-        "problem_type",
-        (None, "single_label_classification"),
-        "only one label of several is built, not regression and not several labels at once",
-        tasks=("classification",),
-    ),
+    SINGLE_LABEL,
 )
 
 

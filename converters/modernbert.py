@@ -3,7 +3,6 @@
 from collections.abc import Mapping as MappingABC
 from typing import Any
 
-from modelzoo.converters.bert import SINGLE_LABEL
 from modelzoo.converters.config_table import (
     ConfigTable,
     Derived,
@@ -18,7 +17,7 @@ from modelzoo.converters.config_table import (
 )
 from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
-from modelzoo.converters.names import ACTIVATIONS
+from modelzoo.converters.names import ACTIVATIONS, SINGLE_LABEL
 from modelzoo.converters.ops import Split
 from modelzoo.errors import ConfigError
 

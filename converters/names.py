@@ -1,6 +1,8 @@
-"""Names that more than one family's table allows."""
+"""Names that more than one family's table allows, and what more than one asks of a config."""
 
-__all__ = ["ACTIVATIONS"]
+from modelzoo.converters.config_table import Require
+
+__all__ = ["ACTIVATIONS", "SINGLE_LABEL"]
 
 # Those of modelzoo.layers, which this package does not import; a test compares the two.
 ACTIVATIONS = (
@@ -24,3 +26,11 @@ ACTIVATIONS = (
     "swish",
     "tanh",
 )
+
+SINGLE_LABEL = Require(
+    "problem_type",
+    (None, "single_label_classification"),
+    "only one label of several is built, not regression and not several labels at once",
+    tasks=("classification",),
+)
+"""What all classifiers ask of a config."""

@@ -17,7 +17,7 @@ from modelzoo.converters.config_table import (
 )
 from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
-from modelzoo.converters.names import ACTIVATIONS
+from modelzoo.converters.names import ACTIVATIONS, SINGLE_LABEL
 from modelzoo.errors import ConfigError
 
 __all__ = ["OPT"]
@@ -43,12 +43,7 @@ _FIELDS = (
 
 _REQUIRE = (
     Require("layerdrop", (0.0, None), "skipping whole layers in training is not built"),
-    Require(
-        "problem_type",
-        (None, "single_label_classification"),
-        "only one label of several is built, not regression and not several labels at once",
-        tasks=("classification",),
-    ),
+    SINGLE_LABEL,
 )
 
 

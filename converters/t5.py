@@ -10,7 +10,7 @@ from typing import Any
 from modelzoo.converters.config_table import ConfigTable, Derived, Field, Require, number, probability, size, token_id
 from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
-from modelzoo.converters.names import ACTIVATIONS
+from modelzoo.converters.names import ACTIVATIONS, SINGLE_LABEL
 from modelzoo.errors import ConfigError, closest
 
 __all__ = ["MT5", "T5"]
@@ -78,12 +78,7 @@ def _table(
     )
     require = (
         Require("is_decoder", (False, None), "a decoder alone is not built"),
-        Require(
-            "problem_type",
-            (None, "single_label_classification"),
-            "only one label of several is built, not regression and not several labels at once",
-            tasks=("classification",),
-        ),
+        SINGLE_LABEL,
     )
     return ConfigTable(
         fields,

@@ -6,11 +6,10 @@ The names are those of files; transformers has had other names in memory since v
 from collections.abc import Mapping as MappingABC
 from typing import Any
 
-from modelzoo.converters.bert import SINGLE_LABEL
 from modelzoo.converters.config_table import ConfigTable, Derived, Field, boolean, choice, number, probability, size
 from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, modules
-from modelzoo.converters.names import ACTIVATIONS
+from modelzoo.converters.names import ACTIVATIONS, SINGLE_LABEL
 from modelzoo.errors import ConfigError
 
 __all__ = ["VIT", "image_sizes"]
