@@ -150,7 +150,7 @@ class CpmBee(CpmDecoder):
             return scores
         return torch.cat([scores, hidden @ self.embeddings(*extra).T], dim=-1)
 
-    def prefill(  # type: ignore[override]  # a prompt may be a tree
+    def prefill(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None,
@@ -203,8 +203,8 @@ class CpmBee(CpmDecoder):
         assert isinstance(state, _TreeState)
         state.mask = torch.cat([state.mask, state.mask.new_ones(len(ids), 1)], dim=1)
         if state.segments is not None:
-            *marks, relations = state.segments
-            state.segments = SegmentMarks(*(torch.cat([each, each[:, -1:]], dim=1) for each in marks), relations)
+            ids_so_far, counts, offsets = (torch.cat([each, each[:, -1:]], dim=1) for each in state.segments[:3])
+            state.segments = state.segments._replace(ids=ids_so_far, counts=counts, offsets=offsets)
         numbers = torch.zeros_like(ids)
         if state.extra is not None:
             place = ids - self.config.vocab_size

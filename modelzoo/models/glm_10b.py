@@ -118,7 +118,7 @@ class GLM10B(CpmDecoder):
         own = {name: getattr(self.config, name) for name in ("start_token_id", "mask_token_id", "max_positions")}
         return given_or_found(ids, mask.bool(), text, blank, **own)
 
-    def prefill(  # type: ignore[override]  # a prompt may say where its blank belongs
+    def prefill(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None,
