@@ -58,7 +58,7 @@ def test_convert_writes_a_folder_that_equals_transformers(old: Path, tmp_path: P
         (["--from", "modelcenter", "--family", "gpt2"], "--allow-pickle"),
         (
             ["--from", "modelcenter", "--allow-pickle"],
-            "bert, roberta, longformer, gpt2, gptj, llama, opt, t5, mt5, cpm1, cpm2, cpm3, glm-10b",
+            "bert, roberta, longformer, gpt2, gptj, llama, opt, t5, mt5, vit, cpm1, cpm2, cpm3, glm-10b",
         ),
         (["--from", "modelcenter", "--family", "bert", "--allow-pickle"], "expected"),
         (["--from", "modelcenter", "--family", "gpt2", "--task", "base", "--allow-pickle"], "--task base"),

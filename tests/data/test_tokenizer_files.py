@@ -79,8 +79,8 @@ def test_malformed_merges_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_class_lists_what_is_read(tmp_path: Path) -> None:
-    write_json(tmp_path / "config.json", {"model_type": "cpmbee"})
-    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "CpmBeeTokenizer"})
+    write_json(tmp_path / "config.json", {"model_type": "nobodys"})
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "NobodysTokenizer"})
     with pytest.raises(DataError, match=r"expected BertTokenizer, GPT2Tokenizer, RobertaTokenizer, a tokenizer.json, or what"):
         load_tokenizer(tmp_path)
 
