@@ -7,7 +7,7 @@ Neither this module nor a check with it imports torch's DTensor where no sharded
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["full_tensor", "is_sharded", "local_box", "local_part", "local_values"]
+__all__ = ["Away", "full_tensor", "is_sharded", "local_box", "local_part", "local_values", "padded_shape", "write_local"]
 
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
@@ -24,10 +24,43 @@ def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     return module is not None and isinstance(tensor, module.DTensor)
 
 
+class Away(Protocol):
+    """Where a rank's part of a tensor is when it is not in the tensor's own memory: the attribute `away` of the local tensor."""
+
+    def read(self) -> Tensor:
+        """Return the values, in memory of their own."""
+
+    def write(self, values: Tensor) -> None:
+        """Replace the values."""
+
+
 def local_values(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a sharded tensor, or the tensor itself; it shares memory and has no history."""
-    detached: Tensor = tensor.detach()
-    return detached.to_local() if is_sharded(detached) else detached
+    """Return this rank's part of a sharded tensor, or the tensor itself, without history.
+
+    It shares the tensor's memory, unless its values are away (on disk): then it is a copy, for reading.
+    """
+    local = _local(tensor)
+    away: Away | None = getattr(local, "away", None)
+    return local.detach() if away is None else away.read()
+
+
+def write_local(tensor: Tensor, values: Tensor) -> None:
+    """Replace this rank's part of a sharded tensor, or the tensor's values, wherever they are."""
+    local = _local(tensor)
+    away: Away | None = getattr(local, "away", None)
+    if away is not None:
+        away.write(values)
+    else:
+        with torch.no_grad():
+            local.copy_(values)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return the very tensor that holds this rank's part."""
+    if not is_sharded(tensor):
+        return tensor
+    with torch.no_grad():
+        return tensor.to_local()
 
 
 def local_box(tensor: "DTensor") -> tuple[slice, ...]:
@@ -36,7 +69,8 @@ def local_box(tensor: "DTensor") -> tuple[slice, ...]:
     Raises:
         ValueError: A placement that is neither a shard nor a replica.
     """
-    return _box(tensor, [tensor.device_mesh.get_local_rank(axis) for axis in range(tensor.device_mesh.ndim)])
+    coordinates = [tensor.device_mesh.get_local_rank(axis) for axis in range(tensor.device_mesh.ndim)]
+    return _box(tensor, coordinates, _cut_order(tensor))
 
 
 def local_part(tensor: "DTensor", whole: Tensor) -> Tensor:
@@ -52,20 +86,37 @@ def full_tensor(tensor: Tensor) -> Tensor:
     if not is_sharded(tensor):
         return tensor
     with torch.no_grad():
-        mesh, local = tensor.device_mesh, tensor.to_local()
+        mesh, local = tensor.device_mesh, local_values(tensor)
         coordinates = [mesh.get_local_rank(axis) for axis in range(mesh.ndim)]
-        for axis in reversed(_cut_order(tensor)):
+        cuts = _cut_order(tensor)
+        while cuts:
+            axis = cuts[-1]
             dim = tensor.placements[axis].dim  # type: ignore[attr-defined]  # a shard has one
-            boxes = [_box(tensor, [*coordinates[:axis], place, *coordinates[axis + 1 :]]) for place in range(mesh.size(axis))]
+            places = [[*coordinates[:axis], place, *coordinates[axis + 1 :]] for place in range(mesh.size(axis))]
+            boxes = [_box(tensor, place, cuts) for place in places]
             local = _gather(local, dim, [box[dim].stop - box[dim].start for box in boxes], mesh.get_group(axis))
+            cuts.pop()
         return local
+
+
+def padded_shape(tensor: "DTensor", axis: str) -> tuple[int, ...]:
+    """Return the shape of the largest part along a mesh axis: `fully_shard` pads every rank's rows to it.
+
+    Args:
+        tensor: Cut by that axis, and maybe by others.
+        axis: Name of the axis.
+    """
+    mesh = tensor.device_mesh
+    names = mesh.mesh_dim_names or ()
+    places = [0 if name == axis else mesh.get_local_rank(place) for place, name in enumerate(names)]
+    return tuple(part.stop - part.start for part in _box(tensor, places, _cut_order(tensor)))
 
 
 def _gather(local: Tensor, dim: int, sizes: Sequence[int], group: torch.distributed.ProcessGroup) -> Tensor:
     """Join the parts of all ranks of a group along a dimension, of `sizes` each."""
     import torch.distributed as dist
 
-    if len(sizes) == 1:
+    if len(sizes) == 1 or not any(sizes):
         return local
     rows = local.movedim(dim, 0).contiguous()
     widest = max(sizes)
@@ -91,10 +142,10 @@ def _cut_order(tensor: "DTensor") -> list[int]:
     return sorted(axes, key=lambda axis: (hasattr(tensor.placements[axis], "split_factor"), axis))
 
 
-def _box(tensor: "DTensor", coordinates: Sequence[int]) -> tuple[slice, ...]:
-    """Return the box of the rank at these coordinates of the mesh."""
+def _box(tensor: "DTensor", coordinates: Sequence[int], cuts: Sequence[int]) -> tuple[slice, ...]:
+    """Return the box of the rank at these coordinates of the mesh, once these of its axes have cut."""
     box = [slice(0, size) for size in tensor.shape]
-    for axis in _cut_order(tensor):
+    for axis in cuts:
         dim = tensor.placements[axis].dim  # type: ignore[attr-defined]  # a shard has one
         size = box[dim].stop - box[dim].start
         chunk = -(-size // tensor.device_mesh.size(axis))
