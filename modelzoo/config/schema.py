@@ -189,9 +189,11 @@ class CheckpointSettings(Section):
     every: Annotated[Period, Key("steps or epochs", ("save_steps",), PERIOD_EXPECTS)] = "1ep"
     """How often the whole training state is saved; null only at the end."""
     keep_last: Annotated[int, Field(ge=1), Key("checkpoints", ("save_total_limit",))] = 2
-    """How many of the newest training states stay on disk."""
+    """How many of the newest training states stay on disk; two even for 1, should the newest be damaged later."""
     keep_best: Annotated[bool, Key("", ("load_best_model_at_end",))] = True
     """Whether final/ holds the weights of the best evaluation; false takes those of the last step."""
+    background: Annotated[bool, Key("", ("async_save",))] = False
+    """Whether a copy of the state is written while training goes on; takes memory for what this process saves."""
 
 
 class OutputSettings(Section):

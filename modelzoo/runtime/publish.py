@@ -4,29 +4,34 @@ Everything is written into `.tmp-...` beside the target, made durable, and renam
 What a killed process leaves behind is a `.tmp-...` folder, which `sweep` removes at the next start.
 """
 
-import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from modelzoo.errors import SaveError
-from modelzoo.runtime.tensors import WrittenFile
+from modelzoo.runtime.durable import DurableFile, WrittenFile
 
-__all__ = ["check_space", "publishing", "readable_size", "remove_folder", "rename_away", "sweep", "write_text"]
+__all__ = [
+    "check_space",
+    "make_temporary",
+    "publish",
+    "readable_size",
+    "remove_folder",
+    "set_damaged_aside",
+    "sweep",
+    "sync_folder",
+    "write_text",
+]
 
 TEMPORARY = ".tmp-"
+DAMAGED = "damaged-"
 
 SPARE_BYTES = 2**20
 
 
-@contextmanager
-def publishing(target: Path) -> Iterator[Path]:
-    """Give a temporary folder to fill, and publish it under the name `target` when the block ends without an error.
-
-    On an error the temporary folder is removed and `target` does not appear.
+def make_temporary(target: Path) -> Path:
+    """Make a folder beside `target`, to be filled and then published under that name, and return it.
 
     Args:
         target: A folder that does not exist.
@@ -36,27 +41,27 @@ def publishing(target: Path) -> Iterator[Path]:
     """
     if target.exists():
         raise SaveError(f"{target}: exists already; expected a new folder, since a published one is never changed")
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f"{TEMPORARY}{target.name}-{uuid.uuid4().hex[:8]}"
     temporary.mkdir()
-    try:
-        yield temporary
-        sync_folder(temporary)
-        os.rename(temporary, target)
-    except Exception:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    return temporary
+
+
+def publish(temporary: Path, target: Path) -> None:
+    """Let a filled folder, whose files are durable, appear under the name `target`, all at once and durably.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    sync_folder(temporary)
+    os.rename(temporary, target)
     sync_folder(target.parent)
 
 
 def write_text(path: Path, text: str) -> WrittenFile:
     """Write a new text file durably and return its size and hash."""
-    content = text.encode()
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return WrittenFile(len(content), hashlib.sha256(content).hexdigest())
+    with DurableFile(path) as file:
+        file.write(text.encode())
+    return file.facts
 
 
 def sync_folder(folder: Path) -> None:
@@ -69,13 +74,19 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a published folder in such an order that no half of it is ever offered under its name."""
-    shutil.rmtree(rename_away(folder, "delete"), ignore_errors=True)
+    """Remove a published folder in such an order that no half of it is ever offered under its name.
+
+    Raises:
+        OSError: It cannot be renamed; it is still whole.
+    """
+    away = folder.parent / f"{TEMPORARY}delete-{folder.name}-{uuid.uuid4().hex[:8]}"
+    os.rename(folder, away)
+    shutil.rmtree(away, ignore_errors=True)
 
 
-def rename_away(folder: Path, reason: str) -> Path:
-    """Rename a folder to a temporary name, which `sweep` removes at the next start, and return it."""
-    away = folder.parent / f"{TEMPORARY}{reason}-{folder.name}-{uuid.uuid4().hex[:8]}"
+def set_damaged_aside(folder: Path) -> Path:
+    """Rename a damaged folder, so that its name can be used again, and return where it is now. Nothing removes it but a person."""
+    away = folder.parent / f"{DAMAGED}{folder.name}-{uuid.uuid4().hex[:8]}"
     os.rename(folder, away)
     return away
 

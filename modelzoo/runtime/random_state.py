@@ -1,5 +1,6 @@
 """The states of the random generators of this process, as tensors: torch (CPU and accelerator), Python and numpy."""
 
+import hashlib
 import math
 import random
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from modelzoo.errors import CheckpointError
 
-__all__ = ["collect_random_state", "restore_random_state", "seed_everything"]
+__all__ = ["collect_random_state", "restore_random_state", "seed_everything", "seed_from"]
 
 PYTHON_VERSION = 3
 
@@ -63,6 +64,17 @@ def restore_random_state(state: Mapping[str, Tensor]) -> None:
         torch.set_rng_state(state["torch"])
     except (ValueError, RuntimeError, TypeError, IndexError) as error:
         raise CheckpointError(f"random state: not a generator's state: {error}") from error
+
+
+def seed_from(state: Mapping[str, Tensor], number: int) -> None:
+    """Seed all generators at a place that these states and `number` alone decide, unlike that of another number or any earlier one.
+
+    Args:
+        state: What `collect_random_state` returned on another rank.
+        number: Which of the places.
+    """
+    digest = hashlib.sha256(f"{number}:".encode() + state["torch"].numpy().tobytes()).digest()
+    seed_everything(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def _numpy_state() -> tuple[Any, ...]:

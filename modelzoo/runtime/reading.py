@@ -1,7 +1,7 @@
-"""Reading a training checkpoint: its tensors, whole or by rows, and the JSON state beside them."""
+"""Reading a training checkpoint: any box of its tensors, from whichever files hold it, and the JSON state beside them."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from modelzoo.errors import CheckpointError
-from modelzoo.runtime.manifest import MANIFEST, Manifest, Part
+from modelzoo.runtime.manifest import MANIFEST, Manifest
 from modelzoo.runtime.tensors import TensorReader, TensorSpec
 
 __all__ = ["STATE", "StateReader", "read_state"]
@@ -34,7 +34,7 @@ def read_state(path: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 class StateReader:
-    """Reads tensors of a checkpoint by kind and name, put together from their parts.
+    """Reads tensors of a checkpoint by kind and name, put together from their parts; not thread-safe.
 
     Args:
         path: The checkpoint.
@@ -54,40 +54,51 @@ class StateReader:
             if name.startswith(f"{kind}/")
         }
 
-    def of(self, kind: str) -> Callable[..., Tensor]:
-        """Return the function that reads one tensor of a kind."""
-        return lambda name, start=None, end=None: self.read(kind, name, start, end)
+    def of(self, kind: str) -> Callable[..., None]:
+        """Return the function that fills a tensor with a box of one of a kind."""
+        return lambda name, target, box=None: self.fill(kind, name, target, box)
 
-    def read(self, kind: str, name: str, start: int | None = None, end: int | None = None) -> Tensor:
-        """Return a tensor, or its rows from `start` to `end`."""
-        stored = self._manifest.tensors[f"{kind}/{name}"]
-        spec = TensorSpec(stored.shape, self._dtype(name, stored.dtype))
-        if len(stored.parts) == 1 and stored.parts[0].shape == stored.shape:
-            whole = stored.parts[0]
-            return self._checked(name, spec, self._file(whole.file).rows(whole.key, whole.shape, start, end))
-        first, last = (0, stored.shape[0]) if start is None or end is None else (start, end)
-        result = torch.empty((last - first, *stored.shape[1:]), dtype=spec.dtype)
-        filled = 0
-        for part, block in self._blocks(stored.parts, first, last):
-            filled += block.numel()
-            where = tuple(slice(begin, begin + length) for begin, length in zip(part[1:], block.shape[1:], strict=True))
-            result[(slice(part[0] - first, part[0] - first + block.shape[0]), *where)] = self._checked(name, spec, block)
-        if filled != result.numel():
-            raise CheckpointError(f"{self._path}: {name}: expected {result.numel()} values in its parts, found {filled}")
+    def read(self, kind: str, name: str) -> Tensor:
+        """Return a whole tensor.
+
+        Raises:
+            CheckpointError: The files do not hold all of it.
+        """
+        spec = self.specs(kind)[name]
+        result = torch.empty(spec.shape, dtype=spec.dtype)
+        self.fill(kind, name, result)
         return result
 
-    def _blocks(self, parts: tuple[Part, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-        """Give the piece of each part that lies in the rows, with its place in the whole tensor."""
-        for part in parts:
-            begin, end = max(part.offset[0], first), min(part.offset[0] + part.shape[0], last)
-            if begin < end:
-                rows = self._file(part.file).rows(part.key, part.shape, begin - part.offset[0], end - part.offset[0])
-                yield (begin, *part.offset[1:]), rows
+    def fill(self, kind: str, name: str, target: Tensor, box: Sequence[slice] | None = None) -> None:
+        """Copy a box of a tensor into `target`, each value once, from the parts that hold it.
 
-    def _checked(self, name: str, spec: TensorSpec, tensor: Tensor) -> Tensor:
-        if tensor.dtype != spec.dtype:
-            raise CheckpointError(f"{self._path}: {name}: expected {spec.dtype_name}, found {tensor.dtype}")
-        return tensor
+        Args:
+            kind: Of the tensor.
+            name: Of the tensor.
+            target: A plain tensor of the box's size and the stored dtype.
+            box: One slice a dimension, within the whole; None is the whole.
+
+        Raises:
+            CheckpointError: The files do not hold all of it, or with another shape or dtype.
+        """
+        stored = self._manifest.tensors[f"{kind}/{name}"]
+        wanted = [slice(0, length) for length in stored.shape] if box is None else list(box)
+        filled = 0
+        for part in stored.parts:
+            common = [
+                slice(max(side.start, begin), min(side.stop, begin + length))
+                for side, begin, length in zip(wanted, part.offset, part.shape, strict=True)
+            ]
+            if any(side.start >= side.stop for side in common):
+                continue
+            within = [slice(side.start - begin, side.stop - begin) for side, begin in zip(common, part.offset, strict=True)]
+            piece = self._file(part.file).box(part.key, part.shape, within)
+            if piece.dtype != target.dtype:
+                raise CheckpointError(f"{self._path / part.file}: {name}: expected {target.dtype}, found {piece.dtype}")
+            target[tuple(slice(c.start - w.start, c.stop - w.start) for c, w in zip(common, wanted, strict=True))].copy_(piece)
+            filled += piece.numel()
+        if filled != target.numel():
+            raise CheckpointError(f"{self._path}: {kind}/{name}: expected {target.numel()} values in its parts, found {filled}")
 
     def _dtype(self, name: str, text: str) -> torch.dtype:
         dtype = getattr(torch, text, None)

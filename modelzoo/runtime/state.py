@@ -1,10 +1,11 @@
 """The state of a training run as named tensors, the same names and shapes on any number of ranks.
 
 Names are those of the plain model: wrappers of compilation and recomputation leave no prefix. A tied parameter stands under its
-first name. Sharded tensors are gathered one at a time, and put back by each rank reading its own rows.
+first name. Each rank saves the part of a sharded tensor that it holds, and reads the part that it needs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -15,16 +16,29 @@ from modelzoo.errors import CheckpointError, listing
 from modelzoo.runtime.tensors import TensorSpec, specs_of
 from modelzoo.sharded import full_tensor, is_sharded, local_box, local_values
 
-__all__ = ["RowReader", "full_state", "load_full_state", "load_optimizer_state", "model_tensors", "optimizer_tensors"]
+__all__ = [
+    "BoxReader",
+    "check_model",
+    "check_optimizer",
+    "full_state",
+    "load_full_state",
+    "load_optimizer_state",
+    "model_tensors",
+    "optimizer_tensors",
+]
 
+log = logging.getLogger(__name__)
+
+SHOWN = 10
+"""Names in a message; there may be hundreds."""
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
-class RowReader(Protocol):
-    """Reads one stored tensor, whole or the rows from `start` to `end`."""
+class BoxReader(Protocol):
+    """Copies one stored tensor, or a box of it, into a plain tensor."""
 
-    def __call__(self, name: str, start: int | None = None, end: int | None = None) -> Tensor:
-        """Return the tensor or those of its rows."""
+    def __call__(self, name: str, target: Tensor, box: Sequence[slice] | None = None) -> None:
+        """Fill `target` with the box, one slice a dimension, or with the whole."""
         ...
 
 
@@ -57,9 +71,47 @@ def full_state(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         yield name, full_tensor(tensor.detach())
 
 
+def check_model(model: nn.Module, stored: Mapping[str, TensorSpec]) -> None:
+    """Compare names, shapes and dtypes of a model's tensors with the stored ones.
+
+    Raises:
+        CheckpointError: They differ; all differences are listed.
+    """
+    _compare("model", specs_of(model_tensors(model)), stored)
+
+
+def check_optimizer(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, TensorSpec]) -> None:
+    """Compare stored moments with the parameters that the optimizer has, and the frozen ones that it may have had.
+
+    Raises:
+        CheckpointError: A moment belongs to no trained parameter, or has another shape or dtype than it; or a parameter has some of
+            the kinds only. All are listed.
+    """
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    parameters = {name: p for name, p in _parameters(model).items() if id(p) in trained or not p.requires_grad}
+    problems = []
+    kinds: dict[str, set[str]] = {}
+    for key, spec in stored.items():
+        kind, _, name = key.partition("/")
+        kinds.setdefault(name, set()).add(kind)
+        if name not in parameters:
+            problems.append(f"optimizer/{key}: expected a trained parameter of this name, found none; was it left out since?")
+            continue
+        expected = TensorSpec(tuple(parameters[name].shape), parameters[name].dtype)
+        if spec.shape not in (expected.shape, ()):
+            problems.append(f"optimizer/{key}: expected shape {list(expected.shape)}, found {list(spec.shape)}")
+        elif spec.dtype != expected.dtype and spec.shape == expected.shape:
+            problems.append(f"optimizer/{key}: expected {expected.dtype_name}, found {spec.dtype_name}")
+    every = set().union(*kinds.values())
+    for name, some in kinds.items():
+        if some != every:
+            problems.append(f"optimizer: {name}: expected {sorted(every)}, found {sorted(some)}")
+    _refuse(problems)
+
+
 @torch.no_grad()
-def load_full_state(model: nn.Module, stored: Mapping[str, TensorSpec], read: RowReader) -> None:
-    """Fill a plain or sharded model in place; each rank reads its own rows.
+def load_full_state(model: nn.Module, stored: Mapping[str, TensorSpec], read: BoxReader) -> None:
+    """Fill a plain or sharded model in place; each rank reads its own part.
 
     Args:
         model: As it was when saved, sharded over any number of ranks.
@@ -69,15 +121,16 @@ def load_full_state(model: nn.Module, stored: Mapping[str, TensorSpec], read: Ro
     Raises:
         CheckpointError: Names, shapes or dtypes differ; all of them are listed and nothing was changed.
     """
-    tensors = model_tensors(model)
-    _compare("model", specs_of(tensors), stored)
-    for name, tensor in tensors.items():
-        _fill(tensor, lambda start, end, name=name: read(name, start, end))  # type: ignore[misc]  # bound in the same turn
+    check_model(model, stored)
+    for name, tensor in model_tensors(model).items():
+        _fill(name, tensor, read)
 
 
 @torch.no_grad()
-def load_optimizer_state(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, TensorSpec], read: RowReader) -> None:
+def load_optimizer_state(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, TensorSpec], read: BoxReader) -> None:
     """Give the optimizer its moments and step counts back; an empty state (no step was taken yet) is one too.
+
+    Moments of a parameter that was frozen since (`requires_grad` False, not in the optimizer) are kept and named in the log.
 
     Args:
         model: Whose parameters the optimizer has.
@@ -89,42 +142,32 @@ def load_optimizer_state(model: nn.Module, optimizer: Optimizer, stored: Mapping
         CheckpointError: A moment belongs to no trained parameter, or has another shape or dtype than it; or a parameter has some of
             the kinds only. All are listed and nothing was changed.
     """
+    check_optimizer(model, optimizer, stored)
     groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
-    parameters = {name: p for name, p in _parameters(model).items() if id(p) in groups}
-    _check_moments(parameters, stored)
+    parameters = _parameters(model)
+    _name_kept([name for name, p in parameters.items() if id(p) not in groups], stored)
     optimizer.state.clear()
-    for key in stored:
+    for key, spec in stored.items():
         kind, name = key.split("/", 1)
         parameter = parameters[name]
-        if stored[key].shape == ():
+        group = groups.get(id(parameter), {})
+        if spec.shape == ():
+            value = torch.empty((), dtype=spec.dtype)
+            _fill(key, value, read)
             # fused optimizers count their steps where the parameter is, others on the CPU
-            beside = groups[id(parameter)].get("fused") or groups[id(parameter)].get("capturable")
-            value = read(key).to(parameter.device) if beside else read(key)
+            is_beside = group.get("fused") or group.get("capturable") or kind != "step"
+            value = value.to(parameter.device) if is_beside else value
         else:
             value = torch.empty_like(parameter, memory_format=torch.preserve_format)
-            _fill(value, lambda start, end, key=key: read(key, start, end))  # type: ignore[misc]  # bound in the same turn
+            _fill(key, value, read)
         optimizer.state[parameter][kind] = value
 
 
-def _check_moments(parameters: Mapping[str, nn.Parameter], stored: Mapping[str, TensorSpec]) -> None:
-    problems = []
-    kinds: dict[str, set[str]] = {}
-    for key, spec in stored.items():
-        kind, _, name = key.partition("/")
-        kinds.setdefault(name, set()).add(kind)
-        if name not in parameters:
-            problems.append(f"optimizer/{key}: expected a trained parameter of this name, found none; was it frozen since?")
-            continue
-        expected = TensorSpec(tuple(parameters[name].shape), parameters[name].dtype)
-        if spec.shape not in (expected.shape, ()):
-            problems.append(f"optimizer/{key}: expected shape {list(expected.shape)}, found {list(spec.shape)}")
-        elif spec.dtype != expected.dtype:
-            problems.append(f"optimizer/{key}: expected {expected.dtype_name}, found {spec.dtype_name}")
-    every = set().union(*kinds.values())
-    for name, some in kinds.items():
-        if some != every:
-            problems.append(f"optimizer: {name}: expected {sorted(every)}, found {sorted(some)}")
-    _refuse(problems)
+def _name_kept(frozen: Sequence[str], stored: Mapping[str, TensorSpec]) -> None:
+    """Say which moments belong to parameters that are not trained any more; they stay part of every later checkpoint."""
+    kept = [name for name in frozen if any(key.split("/", 1)[1] == name for key in stored)]
+    if kept:
+        log.warning("moments of %d parameters that are frozen now are kept: %s", len(kept), ", ".join(kept[:SHOWN]))
 
 
 def _compare(kind: str, expected: Mapping[str, TensorSpec], found: Mapping[str, TensorSpec]) -> None:
@@ -143,13 +186,10 @@ def _refuse(problems: list[str]) -> None:
         raise CheckpointError(f"the checkpoint does not fit the model, nothing was loaded:\n{listing(problems)}")
 
 
-def _fill(tensor: Tensor, read: Callable[[int | None, int | None], Tensor]) -> None:
-    if not is_sharded(tensor):
-        tensor.copy_(read(None, None))
-        return
-    rows, *others = local_box(tensor)
-    if rows.stop > rows.start:
-        local_values(tensor).copy_(read(rows.start, rows.stop)[(slice(None), *others)])
+def _fill(name: str, tensor: Tensor, read: BoxReader) -> None:
+    local = local_values(tensor)
+    if local.numel():
+        read(name, local, local_box(tensor) if is_sharded(tensor) else None)
 
 
 def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:

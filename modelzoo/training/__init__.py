@@ -1,7 +1,8 @@
 """Training: the loop, its parts, and runs from settings to a result."""
 
 from modelzoo.training.evaluation import EvaluationSet, evaluate, measure
-from modelzoo.training.loop import Job, Loop
+from modelzoo.training.job import Job
+from modelzoo.training.loop import Loop
 from modelzoo.training.loop_state import LoopState
 from modelzoo.training.optimizer import build_optimizer
 from modelzoo.training.prediction import predict

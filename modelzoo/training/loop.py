@@ -6,18 +6,13 @@ before anything is done about it, so that no rank waits for another that has lef
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from torch.optim import Optimizer
-
-from modelzoo.config import RunSettings
 from modelzoo.data import BatchStream
 from modelzoo.errors import DataError
-from modelzoo.models.model import Model
-from modelzoo.runtime import Identity, World, mark_agreed, prepared, raise_together, retain, save_checkpoint
-from modelzoo.training.evaluation import EvaluationSet, measure
+from modelzoo.runtime import World, mark_agreed, prepared, raise_together
+from modelzoo.training.evaluation import measure
 from modelzoo.training.forward_all import EvaluationStopped
+from modelzoo.training.job import Job
 from modelzoo.training.loop_state import LoopState
 from modelzoo.training.metrics import is_better
 from modelzoo.training.optimizer import set_lr
@@ -27,32 +22,9 @@ from modelzoo.training.progress import Progress, StepReport, memory_bytes
 from modelzoo.training.records import Records
 from modelzoo.training.schedule import lr_at
 from modelzoo.training.signals import Stopped, StopSignals
-from modelzoo.training.step import Dataset, MicroBatch, StepResult, build_micro_batches, take_step
+from modelzoo.training.step import MicroBatch, StepResult, build_micro_batches, take_step
 
-__all__ = ["Job", "Loop"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """What is trained on what, and where its checkpoints go."""
-
-    settings: RunSettings
-    model: Model
-    """Laid out over the ranks."""
-    optimizer: Optimizer
-    dataset: Dataset
-    evaluation: EvaluationSet | None
-    """None: nothing is evaluated, and the last weights are the best."""
-    identity: Identity
-    config: dict[str, Any]
-    """What the identity's config hash is of, kept in checkpoints for messages."""
-    checkpoints: Path
-    total_steps: int
-
-    @property
-    def needs_loss_scale(self) -> bool:
-        """Whether gradients could vanish in what the backward computes in."""
-        return self.settings.parallel.precision == "float16"
+__all__ = ["Loop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +67,8 @@ class Loop:
         self._pace = Pace(job.total_steps, job.evaluation.num_tokens if job.evaluation else 0)
         self._seconds_before = state.seconds
         self._saved_step = state.step if state.step else None
+        self._kept_best = state.best_step
+        self._saver = job.saver(world)
 
     def run(self) -> Stopped:
         """Train to the last step and return "finished", or save and return why it stopped.
@@ -103,6 +77,18 @@ class Loop:
             NonFiniteError: A loss or gradient is not finite; the last checkpoint is that of a good step.
             SaveError: A checkpoint could not be written; the ones before are intact.
         """
+        try:
+            stopped = self._run()
+            self._saver.settle()
+            return stopped
+        except Exception as error:
+            if self.world.world_size == 1 or error is self.world.agreed_error:
+                self._saver.settle()
+            raise
+        finally:
+            self._saver.abandon()
+
+    def _run(self) -> Stopped:
         self.job.model.train()
         if self.state.is_evaluation_due:
             self._evaluate()
@@ -123,6 +109,7 @@ class Loop:
     def _next_batch(self) -> tuple[_Batch, Stopped]:
         """Return the next batch, and whether any rank was asked to stop instead of training on it. Collective."""
         started = time.monotonic()
+        self.world.enter(f"reading the batch of step {self.state.step + 1}")
         indices = next(self.stream)
         micro_batches: list[MicroBatch] = []
         error: Exception | None = None
@@ -138,9 +125,16 @@ class Loop:
             error = unexpected
         own_targets = sum(batch.num_targets for batch in micro_batches)
         own_tokens = sum(batch.num_tokens for batch in micro_batches)
-        targets, tokens, failed, stop = self.world.sum(
-            [*self.world.once([own_targets, own_tokens]), error is not None, self._signals.wanted != "finished"]
+        targets, tokens, failed, stop, written, unwritten = self.world.sum(
+            [
+                *self.world.once([own_targets, own_tokens]),
+                error is not None,
+                self._signals.wanted != "finished",
+                *self._saver.counts(),
+            ]
         )
+        if written == self.world.world_size or unwritten:
+            self._saver.settle()
         if failed:
             raise_together(self.world, error)
         stopped: Stopped = self._agree_on_stop() if stop else "finished"
@@ -237,6 +231,7 @@ class Loop:
         assert samples is not None
         started = time.monotonic()
         state.is_evaluation_due = True
+        self.world.enter(f"the evaluation after step {state.step}")
         try:
             values = measure(self.job.model, samples, self.world, wants_stop=lambda: self._signals.wanted != "finished")
         except EvaluationStopped:
@@ -268,20 +263,16 @@ class Loop:
             return
         self._records.sync()
         state.seconds = self._seconds
-        save_checkpoint(
-            job.checkpoints,
+        best = {state.best_step, self._kept_best} - {None} if job.settings.checkpoint.keep_best else set()
+        self._saver.save(
             state.step,
             model=job.model,
             optimizer=job.optimizer,
-            world=self.world,
             state={"loop": state.to_json(), "config": job.config},
-            identity=job.identity,
+            # also the best one of the checkpoint before: should this one be damaged, the run goes on from that
+            keep=[step for step in best if step is not None],
         )
-        self._saved_step = state.step
-        if self.world.is_main:
-            checkpoint = job.settings.checkpoint
-            best = {state.best_step} if checkpoint.keep_best and state.best_step is not None else set()
-            retain(job.checkpoints, checkpoint.keep_last, keep=best)
+        self._saved_step, self._kept_best = state.step, state.best_step
 
     def _is_due(self, period: int | str | None, before: int) -> bool:
         return is_due(

@@ -13,9 +13,9 @@ import torch
 from modelzoo import hub
 from modelzoo.config import RunSettings, load_settings
 from modelzoo.data import BatchStream
+from modelzoo.errors import ConfigError
 from modelzoo.models.model import Model
 from modelzoo.runtime import (
-    Found,
     World,
     agree,
     connect,
@@ -26,6 +26,7 @@ from modelzoo.runtime import (
     load_model,
     prepared,
     raise_together,
+    read_manifest,
     read_state,
     report,
     seed_everything,
@@ -34,7 +35,8 @@ from modelzoo.runtime import (
 )
 from modelzoo.training.evaluation import measure
 from modelzoo.training.identity import check_identity, deciding_settings, identity_of
-from modelzoo.training.loop import Job, Loop
+from modelzoo.training.job import Job
+from modelzoo.training.loop import Loop
 from modelzoo.training.loop_state import LoopState
 from modelzoo.training.optimizer import build_optimizer
 from modelzoo.training.options import runtime_options
@@ -98,7 +100,7 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
         data, error = _attempt(lambda: prepare(settings))
         world = stack.enter_context(connect(settings.parallel.timeout_s))
         stack.enter_context(failing_together(world, "the run"))
-        raise_together(world, error)
+        raise_together(world, error or (_wrong_ranks(settings, world) if is_new else None))
         assert data is not None
         agree(world, _facts(settings, data))
         directory = _open_directory(world, settings, directory, stack)
@@ -115,10 +117,22 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
         return _train_and_finish(settings, data, world, directory, progress)
 
 
+def _wrong_ranks(settings: RunSettings, world: World) -> ConfigError | None:
+    """Return what is wrong if the settings ask for another number of processes than there are."""
+    wanted = settings.parallel.ranks
+    if wanted in (None, world.world_size):
+        return None
+    return ConfigError(
+        f"parallel.ranks={wanted}: there are {world.world_size} process(es); start {wanted} with `modelzoo train`, "
+        "torchrun or srun, or leave parallel.ranks out"
+    )
+
+
 def _train_and_finish(
     settings: RunSettings, data: Prepared, world: World, directory: RunDirectory, progress: Progress
 ) -> RunResult:
     """Load the model, restore what was saved, train, and make the result."""
+    world.enter("loading the model")
     # a new head is the same in every run and on every rank
     seed_everything(settings.train.seed)
     model = data.pretrained.load(layout(world, settings.parallel))
@@ -183,33 +197,38 @@ def _job(settings: RunSettings, data: Prepared, model: Model, directory: RunDire
 
 def _restore(job: Job, world: World, progress: Progress) -> LoopState:
     """Load the newest complete checkpoint, if there is one, and return where it stands. Collective."""
-
-    def find() -> Found | None:
-        sweep(job.checkpoints)
-        newest = find_latest(job.checkpoints)
-        set_aside(job.checkpoints, newest.manifest.step if newest else -1)
-        return newest
-
-    found, error = _attempt(find) if world.is_main else (None, None)
-    raise_together(world, error)
-    found = world.broadcast(found)
+    raise_together(world, _attempt(lambda: sweep(job.checkpoints) if world.is_main else [])[1])
+    found = find_latest(job.checkpoints, world)
     if found is None:
         return LoopState()
     for reason in found.skipped:
         progress.note(f"skipped  {reason}")
+    raise_together(world, _attempt(lambda: set_aside(job.checkpoints, found.manifest.step) if world.is_main else [])[1])
 
     def check() -> None:
         saved = read_state(found.path, found.manifest)
         check_identity(found, saved.get("config", {}), job.settings, job.identity)
 
     raise_together(world, _attempt(check)[1])
+    world.enter(f"loading the checkpoint of step {found.manifest.step}")
     values = load_checkpoint(found.path, model=job.model, optimizer=job.optimizer, world=world, verify=False)
     state = LoopState.from_json(values["loop"])
+    if state.best_step is not None and job.settings.checkpoint.keep_best:
+        _check_best(job, state, world, progress)
     progress.note(
         f"resume   step {state.step} of {job.total_steps} ({state.position:,} samples, {state.tokens:,} tokens), saved on "
         f"{found.manifest.world_size} process(es), now {world.world_size}"
     )
     return state
+
+
+def _check_best(job: Job, state: LoopState, world: World, progress: Progress) -> None:
+    """Forget the best evaluation if its weights are not there any more, now and not at the end of the run. Collective."""
+    best = job.checkpoints / f"step-{state.best_step}"
+    problem = world.broadcast(_attempt(lambda: read_manifest(best))[1] if world.is_main else None)
+    if problem is not None:
+        progress.note(f"best     the weights of step {state.best_step} are lost, the next evaluation is the best one: {problem}")
+        state.best_step, state.best_value = None, None
 
 
 def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, progress: Progress, result: RunResult) -> RunResult:
@@ -218,6 +237,7 @@ def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, pro
         best = directory.checkpoints / f"step-{result.best_step}"
         raise_together(world, _attempt(lambda: load_model(best, job.model))[1])
     job.model.eval()
+    world.enter("writing the final model")
     job.model.save_pretrained(directory.final, overwrite=True)
     test = measure(job.model, data.test, world) if data.test is not None else None
     values = {**result.to_json(), "test": test}

@@ -42,7 +42,7 @@ def test_two_ranks_train_and_evaluate_as_one_process_does(tmp_path):
     run_distributed(start, 2, str(tmp_path), "two")
     one, two = tmp_path / "runs" / "one-001", tmp_path / "runs" / "two-001"
     close_enough(two / "metrics.jsonl", one / "metrics.jsonl")
-    for place in ("final/model.safetensors", "checkpoints/step-6/model.safetensors"):
+    for place in ("final/model.safetensors",):
         ours, theirs = load_file(two / place), load_file(one / place)
         assert list(ours) == list(theirs)
         for name in theirs:
