@@ -131,6 +131,17 @@ def test_the_loss_of_a_training_tree_is_of_its_answers_and_their_ends(tokenizer)
     torch.testing.assert_close(loss, torch.stack(total).mean(), rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
+def test_an_answer_ends_with_the_end_token_of_the_tokenizer(tokenizer):
+    """No file of CPM-Bee's names an end token; its vocabulary does."""
+    model = bee()
+    free = generate(model, TREES, tokenizer=tokenizer, max_new_tokens=6, eos_token_id=()).new_ids
+    tokenizer.eos_id = free[0][2]
+    found = generate(model, TREES, tokenizer=tokenizer, max_new_tokens=6).new_ids
+    assert found == [row[: row.index(tokenizer.eos_id) + 1] if tokenizer.eos_id in row else row for row in free]
+    assert len(found[0]) <= 3
+
+
 def test_trees_are_refused_where_they_have_no_place(tokenizer):
     with pytest.raises(DataError, match=r"a tree of texts is a prompt of CPM-Bee alone, found a GPT2"):
         generate(ours("gpt2"), {"input": "a", "<ans>": ""})

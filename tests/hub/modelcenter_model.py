@@ -43,14 +43,20 @@ def causal(size: int) -> Tensor:
     return torch.full((size, size), -math.inf).triu(1)
 
 
-def bert_logits(tensors: Tensors, ids: Tensor, first_position: int) -> Tensor:
+def window(size: int, reach: int) -> Tensor:
+    """A token sees so many to each side."""
+    distance = torch.arange(size)[:, None] - torch.arange(size)
+    return torch.zeros(size, size).masked_fill(distance.abs() > reach, -math.inf)
+
+
+def bert_logits(tensors: Tensors, ids: Tensor, first_position: int, mask: Tensor | float = 0) -> Tensor:
     """The language-model head over post-norm blocks."""
     positions = tensors["position_embedding.weight"][first_position : first_position + ids.shape[1]]
     x = tensors["input_embedding.weight"][ids] + positions + tensors["token_type_embedding.weight"][0]
     for layer in range(3):
         name = f"encoder.layers.{layer}"
         x = norm(tensors, f"{name}.self_att.layernorm_before_attention", x, 1e-12)
-        x = x + attention(tensors, f"{name}.self_att.self_attention", x, x, 4, bias=0, scale=True)
+        x = x + attention(tensors, f"{name}.self_att.self_attention", x, x, 4, bias=mask, scale=True)
         x = norm(tensors, f"{name}.ffn.layernorm_before_ffn", x, 1e-12)
         x = x + feed_forward(tensors, f"{name}.ffn.ffn", x, F.gelu)
     x = norm(tensors, "encoder.output_layernorm", x, 1e-12)

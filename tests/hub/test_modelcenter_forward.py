@@ -30,6 +30,15 @@ def test_post_norm_blocks(family: str, first: int, tmp_path: Path) -> None:
     torch.testing.assert_close(found, naive.bert_logits(built[2], IDS, first), rtol=0, atol=1e-5)
 
 
+def test_longformer_within_its_window(tmp_path: Path) -> None:
+    built = files.bert("longformer", attention_window=4)
+    with torch.no_grad():
+        found = converted(built, "longformer", tmp_path)(IDS).logits
+    expected = naive.bert_logits(built[2], IDS, 2, naive.window(7, 2))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(expected, naive.bert_logits(built[2], IDS, 2), atol=1e-3)
+
+
 def test_gpt2_without_the_padding_row(tmp_path: Path) -> None:
     built = files.gpt2()
     with torch.no_grad():
