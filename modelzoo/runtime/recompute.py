@@ -30,6 +30,8 @@ _KEPT = {
 def recompute(units: Sequence[nn.Module], how: str) -> None:
     """Make blocks compute their activations again in the backward; results are equal, dropout included.
 
+    A block has to do the same twice: Hugging Face's decoders need `use_cache=False`, or torch says that the two runs differ.
+
     Args:
         units: The blocks, in forward order.
         how: As `ParallelConfig.recompute`: "none", "blocks", "selective" or "every N" (blocks N, 2 N, ...).
