@@ -24,14 +24,15 @@ from modelzoo.errors import ConfigError
 from modelzoo.runtime.axes import REPLICATE, SHARD, TENSOR, build_mesh, resolve
 from modelzoo.runtime.collectives import TensorAxis
 from modelzoo.runtime.counted import count_traffic
+from modelzoo.runtime.freezing import follow_freezing, keep_flags
 from modelzoo.runtime.process import World
 from modelzoo.runtime.recompute import recompute
 from modelzoo.runtime.tensor_parallel import split
 from modelzoo.runtime.traffic import StepClock, Traffic
 from modelzoo.runtime.units import find_ties, find_units, holds_any
-from modelzoo.sharded import is_sharded, local_part, local_values
+from modelzoo.sharded import is_sharded, local_part, write_local
 
-__all__ = ["Prepared", "accumulating", "layout", "materialise", "prepare", "prepared", "reshard"]
+__all__ = ["Prepared", "accumulating", "materialise", "prepare", "prepared", "reshard"]
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +53,20 @@ class Prepared:
     """What was exchanged since the model was prepared."""
     clock: StepClock
     """Where the time of its steps went."""
+    frees_blocks: bool = False
+    """Whether blocks give their memory back after every use, for the tiers."""
 
 
 _PREPARED: WeakKeyDictionary[nn.Module, Prepared] = WeakKeyDictionary()
 
 
 def prepare(
-    model: nn.Module, world: World, config: ParallelConfig | None = None, *, units: Sequence[nn.Module] | None = None
+    model: nn.Module,
+    world: World,
+    config: ParallelConfig | None = None,
+    *,
+    units: Sequence[nn.Module] | None = None,
+    for_tiers: bool = False,
 ) -> nn.Module:
     """Lay a model out over the ranks, in place, and return it: the same class, names and forward. Collective.
 
@@ -70,6 +78,8 @@ def prepare(
         world: The processes.
         config: How; None shards over all of them.
         units: The blocks to shard, recompute and compile one by one; None finds them (`find_units`).
+        for_tiers: Whether values will leave memory (`modelzoo.runtime.tiers`): blocks are then sharded on one process too, and give
+            their memory back between forward and backward.
 
     Raises:
         ConfigError: The config does not fit the ranks or the model, a parameter is not float32, a declared tie is not one tensor,
@@ -82,7 +92,7 @@ def prepare(
     ties = find_ties(model)
     blocks = find_units(model) if units is None else list(units)
     traffic = Traffic()
-    needs_mesh = world.world_size > 1 or config.precision != "float32"
+    needs_mesh = world.world_size > 1 or config.precision != "float32" or for_tiers
     mesh = build_mesh(config, world.joined()) if needs_mesh else None
     if mesh is not None and config.tensor > 1:
         split(model, mesh[TENSOR], TensorAxis(mesh.get_group(TENSOR), traffic))
@@ -95,26 +105,11 @@ def prepare(
     if not _is_on_meta(model):
         model.to(world.device)
     if mesh is not None:
-        _shard(model, [block for block in blocks if not holds_any(block, ties)], mesh, config)
+        _shard(model, [block for block in blocks if not holds_any(block, ties)], mesh, config, frees_blocks=for_tiers)
         count_traffic(model, mesh, traffic)
-    _PREPARED[model] = Prepared(config, tuple(blocks), mesh, traffic, StepClock())
+        follow_freezing(model)
+    _PREPARED[model] = Prepared(config, tuple(blocks), mesh, traffic, StepClock(), for_tiers)
     return model
-
-
-def layout(world: World, config: ParallelConfig | None = None) -> Callable[[nn.Module], nn.Module]:
-    """Return what lays a model on meta out over the ranks and gives it memory: the `lay_out` of `from_pretrained`.
-
-    Args:
-        world: The processes.
-        config: As of `prepare`.
-    """
-
-    def lay_out(model: nn.Module) -> nn.Module:
-        prepare(model, world, config)
-        materialise(model, world.device)
-        return model
-
-    return lay_out
 
 
 def prepared(model: nn.Module) -> Prepared:
@@ -152,6 +147,7 @@ def reshard(model: nn.Module) -> None:
 
     `fully_shard` leaves the last group gathered after a forward. Its values would be stale once the shards are written to.
     """
+    keep_flags(model)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -175,7 +171,7 @@ def accumulating(model: nn.Module, *, is_last: bool) -> None:
         model.set_requires_gradient_sync(is_last)
     else:
         model.set_requires_all_reduce(is_last)
-    if zero < 3:
+    if zero < 3 and not prepared(model).frees_blocks:
         model.set_reshard_after_backward(is_last)
 
 
@@ -189,7 +185,7 @@ def _is_on_meta(model: nn.Module) -> bool:
     return any(parameter.is_meta for parameter in model.parameters())
 
 
-def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, config: ParallelConfig) -> None:
+def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, config: ParallelConfig, *, frees_blocks: bool) -> None:
     """Shard the blocks one by one and what is left with the model, with one engine for all ZeRO levels."""
     dtype = DTYPES[config.precision]
     options: dict[str, Any] = {
@@ -199,7 +195,7 @@ def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, conf
     # logits are a view of packed ones; the warning is about changing an output in place, which nothing here does
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for block in blocks:
-        fully_shard(block, reshard_after_forward=config.zero == 3, **options)
+        fully_shard(block, reshard_after_forward=config.zero == 3 or frees_blocks, **options)
     fully_shard(model, reshard_after_forward=False, **options)
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -223,5 +219,4 @@ def _init_whole(module: nn.Module, initialise: Callable[..., None], *args: Any) 
     finally:
         module._parameters.update(own)
     for name, parameter in own.items():
-        values = whole[name].to(local_values(parameter).device)
-        local_values(parameter).copy_(local_part(parameter, values) if is_sharded(parameter) else values)
+        write_local(parameter, local_part(parameter, whole[name]) if is_sharded(parameter) else whole[name])
