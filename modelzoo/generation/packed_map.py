@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from modelzoo.generation import onednn, row_product
 from modelzoo.layers import Embedding, Linear
 
-__all__ = ["PackedMap", "Packing", "can_be_packed", "is_available", "is_copied", "is_plain"]
+__all__ = ["PackedMap", "Packing", "can_be_packed", "is_available", "is_plain"]
 
 _SMALLEST = 1 << 14  # elements: below, calling the operator costs more than reading faster saves
 
@@ -27,18 +27,6 @@ class Packing:
 def is_available(num_rows: int) -> bool:
     """Return whether this machine can multiply so many rows with packed weights."""
     return onednn.is_available() or (num_rows == 1 and row_product.is_available())
-
-
-def is_copied(out_features: int, in_features: int, num_rows: int) -> bool:
-    """Return whether packing a weight of this shape copies it.
-
-    Args:
-        out_features: Outputs, those of all maps of the input together.
-        in_features: Inputs.
-        num_rows: As of `PackedMap`.
-    """
-    is_row = num_rows == 1 and row_product.is_available()
-    return row_product.needs_copy(out_features, in_features) if is_row else True
 
 
 def can_be_packed(module: nn.Module) -> bool:

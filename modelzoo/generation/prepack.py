@@ -1,9 +1,8 @@
 """Weights in the CPU's own layout while a model writes.
 
 Writing one token reads every weight once, so its time is that of reading memory; prepacked weights are read about twice as fast
-(see `row_product` for one row and `onednn` for more). Maps of the same input are multiplied as one where that costs no memory of
-its own, and RMS norms take fewer operations. The layers' functions are replaced on the instances and put back afterwards: layers
-and models know nothing of it.
+(see `row_product` for one row and `onednn` for more). Maps of the same input are multiplied as one, and RMS norms take fewer
+operations. The layers' functions are replaced on the instances and put back afterwards: layers and models know nothing of it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from modelzoo.generation.packed_map import PackedMap, Packing, can_be_packed, is_available, is_copied, is_plain
+from modelzoo.generation.packed_map import PackedMap, Packing, can_be_packed, is_available, is_plain
 from modelzoo.generation.row_norm import row_norm
 from modelzoo.layers import Attention, Embedding, FeedForward, Linear, RMSNorm
 
@@ -39,10 +38,11 @@ def prepacked(model: nn.Module, num_rows: int = 1) -> Iterator[Packing]:
 
     Results differ from the plain ones by rounding, and tokens are the same. `generate` does this by itself; around many calls it
     saves packing the weights each time. A weight is packed when it first meets at most `num_rows` rows. With more than one row
-    its copy takes as much memory as it does, so a model takes up to twice its memory; with one row only weights with twice as many
-    outputs as inputs are copied (heads, the first maps of feed-forward networks), the others are read where they are. Where packing
-    does not apply (an accelerator, half precision, sharded or small weights, a forward with gradients or autocast, a weight that
-    was changed inside, or more rows, as when a prompt is read) the plain computation runs.
+    its copy takes as much memory as it does, so a model takes up to twice its memory. With one row only heads and maps that are
+    multiplied as one (query, key and value; the gated maps) or widen their input twofold are copied, two thirds of a model; the
+    others are read where they are. Where packing does not apply (an accelerator, half precision, sharded or small weights, a
+    forward with gradients or autocast, a weight that was changed inside, or more rows, as when a prompt is read) the plain
+    computation runs.
 
     Args:
         model: Any model built from `modelzoo.layers`.
@@ -72,10 +72,10 @@ def _on_packed_weights(module: nn.Module, plain: Callable[..., Any], num_rows: i
     """Return `plain` on packed weights, with the same arguments and results; None where it stays as it is."""
     if isinstance(module, Attention):
         maps = [module.query, module.key, module.value]
-        return _attention_maps(maps, plain, num_rows, packing) if _belong_together(maps, num_rows) else None
+        return _attention_maps(maps, plain, num_rows, packing) if _belong_together(maps) else None
     if isinstance(module, FeedForward):
         maps = [] if module.gate is None else [module.gate, module.up]
-        return _feed_forward_maps(maps, plain, num_rows, packing) if _belong_together(maps, num_rows) else None
+        return _feed_forward_maps(maps, plain, num_rows, packing) if _belong_together(maps) else None
     if isinstance(module, RMSNorm):
         return row_norm(module, plain) if is_plain(module.weight) else None
     if not can_be_packed(module):
@@ -114,12 +114,11 @@ def _feed_forward_maps(
     return project
 
 
-def _belong_together(maps: Sequence[nn.Module], num_rows: int) -> bool:
-    """Return whether maps are plain ones of one input, alike, that nobody watches, and are copied anyway."""
+def _belong_together(maps: Sequence[nn.Module]) -> bool:
+    """Return whether maps are plain ones of one input, alike, that nobody watches."""
     if not maps or not all(type(each) is Linear and can_be_packed(each) for each in maps):
         return False
     linears = cast(Sequence[Linear], maps)
     kinds = {(each.in_features, each.scale, each.bias is None) for each in linears}
     is_watched = any(each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in linears)
-    outputs = sum(each.out_features for each in linears)
-    return len(kinds) == 1 and not is_watched and is_copied(outputs, linears[0].in_features, num_rows)
+    return len(kinds) == 1 and not is_watched

@@ -3,7 +3,7 @@
 MKL multiplies one row on one thread, whatever the number of threads, and so reads memory at a third of its speed. Its batched
 product takes one matrix a thread: a weight cut into as many chunks of outputs is read at the speed of all of them. A weight with
 many more outputs than inputs is read another 1.2 to 1.6 times as fast when its inputs lie outside, which needs a copy; the others
-are multiplied where they are.
+are multiplied where they are, unless several are joined.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["RowProduct", "is_available", "needs_copy"]
+__all__ = ["RowProduct", "is_available"]
 
+_WIDE = 2  # outputs an input from which the inputs lie outside
 _SMALLEST_CHUNK = 1 << 14  # elements: a thread with fewer waits longer for the others than it reads
 _TILE = 512  # outputs that are transposed at once, so that both sides stay in the cache: 7 GB/s instead of 2
 
@@ -20,16 +21,6 @@ _TILE = 512  # outputs that are transposed at once, so that both sides stay in t
 def is_available() -> bool:
     """Return whether this torch multiplies on the CPU with MKL."""
     return torch.backends.mkl.is_available()
-
-
-def needs_copy(out_features: int, in_features: int) -> bool:
-    """Return whether a weight of this shape is copied; others are read where they are, unless chunks do not divide them.
-
-    Args:
-        out_features: Outputs, those of all maps of the input together.
-        in_features: Inputs.
-    """
-    return out_features >= 2 * in_features
 
 
 class RowProduct:
@@ -43,13 +34,14 @@ class RowProduct:
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor] | None, scale: float = 1.0) -> None:
         self._out_features, in_features = sum(len(weight) for weight in weights), weights[0].shape[1]
-        whole = weights[0] if len(weights) == 1 else None
         chunks = min(torch.get_num_threads(), max(1, self._out_features * in_features // _SMALLEST_CHUNK))
-        is_view = whole is not None and not needs_copy(*whole.shape) and not len(whole) % chunks and whole.is_contiguous()
-        if whole is not None and is_view:
-            self._chunks = whole.detach().unflatten(0, (chunks, -1)).transpose(1, 2)
+        is_whole = self._out_features < _WIDE * in_features and not self._out_features % chunks
+        if is_whole:
+            whole = weights[0].detach().contiguous() if len(weights) == 1 else torch.cat([weight.detach() for weight in weights])
+            self._chunks = whole.unflatten(0, (chunks, -1)).transpose(1, 2)
         else:
             self._chunks = _with_inputs_outside(weights, chunks)
+        is_view = self._chunks.data_ptr() == weights[0].data_ptr()
         self._count, self._scale = len(self._chunks), scale
         self._num_spare = self._count * self._chunks.shape[2] - self._out_features
         self._biases: Tensor | None = None
@@ -82,15 +74,16 @@ class RowProduct:
 
 
 def _with_inputs_outside(weights: Sequence[Tensor], chunks: int) -> Tensor:
-    """Return a (C, in, width) copy: the outputs in chunks of one width, the last of a lone weight filled up with zeros."""
-    is_even = all(weight.shape == weights[0].shape for weight in weights) and not len(weights[0]) % chunks
-    parts = [weight.detach() for weight in weights] if is_even else [torch.cat([weight.detach() for weight in weights])]
-    num_outputs, in_features = parts[0].shape
+    """Return a (C, in, width) copy of all outputs, in as wide chunks as there can be; the last is filled up with zeros."""
+    num_outputs, in_features = sum(len(weight) for weight in weights), weights[0].shape[1]
     width = -(-num_outputs // chunks)
-    copy = (torch.empty if is_even else torch.zeros)(len(parts) * chunks, in_features, width)
-    for number, chunk in enumerate(copy):
-        rows = parts[number // chunks][number % chunks * width :][:width]
-        for start in range(0, len(rows), _TILE):
-            tile = rows[start : start + _TILE]
-            chunk[:, start : start + len(tile)] = tile.T
+    copy = (torch.zeros if num_outputs % chunks else torch.empty)(chunks, in_features, width)
+    place = 0
+    for weight in weights:
+        for tile in weight.detach().split(_TILE):
+            while len(tile):
+                chunk, column = divmod(place, width)
+                part = tile[: width - column]
+                copy[chunk, :, column : column + len(part)] = part.T
+                tile, place = tile[len(part) :], place + len(part)
     return copy
