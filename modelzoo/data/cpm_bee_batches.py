@@ -1,8 +1,8 @@
 """Trees of CPM-Bee as a padded batch: what its model takes for writing answers, and for learning them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +29,9 @@ class BeeBatch:
     numbers: Tensor
     """int64."""
     segments: tuple[Tensor, Tensor, Tensor, Tensor]
-    """int64: segment, segments of the tree, place of the tree among the relations (0), and (B, R) relations."""
+    """int64: segment, segments of the tree, place of the tree among the relations, and (B, R) relations."""
+    samples: Tensor
+    """int64: 0 for the tree itself, from 1 for its examples."""
     extra: tuple[Tensor, Tensor]
     """Ids and numbers, each (E,) int64, of the tokens that extend the vocabulary."""
     words: tuple[Mapping[int, str], ...]
@@ -40,21 +42,29 @@ class BeeBatch:
     def inputs(self) -> dict[str, Any]:
         """Return the arguments of `CpmBee.forward`."""
         names = {"input_ids": self.ids, "attention_mask": self.mask, "context": self.context, "numbers": self.numbers}
-        more = {"segments": self.segments, "extra": self.extra if len(self.extra[0]) else None}
+        more = {"segments": self.segments, "samples": self.samples, "extra": self.extra if len(self.extra[0]) else None}
         return {**names, **more, **({} if self.labels is None else {"labels": self.labels})}
 
 
-@dataclass(slots=True)
-class _Row:
-    ids: list[int]
-    numbers: list[int]
-    segments: list[int]
-    labels: list[int]
-    num_context: int
+class _Token(NamedTuple):
+    id: int
+    number: int
+    segment: int
+    count: int
+    offset: int = 0
+    sample: int = 0
+    is_context: bool = False
+    label: int = -100
 
 
 def bee_prompts(
-    tokenizer: Tokenizer, trees: Sequence[Tree], vocab_size: int, written: Written = (), *, max_depth: int = 8
+    tokenizer: Tokenizer,
+    trees: Sequence[Tree],
+    vocab_size: int,
+    written: Written = (),
+    *,
+    examples: Sequence[Tree] = (),
+    max_depth: int = 8,
 ) -> BeeBatch:
     """Return trees up to where their next answer begins, padded on the left.
 
@@ -63,12 +73,13 @@ def bee_prompts(
         trees: With "<ans>", whose texts are not read.
         vocab_size: Rows of the model's token table, from which on ids extend it.
         written: The answers that each tree has already; empty for the first. A tree that has all of them ends with its last.
+        examples: As `read_trees`.
         max_depth: As `read_trees`.
 
     Raises:
         DataError: As `read_trees`.
     """
-    read = read_trees(tokenizer, trees, max_depth=max_depth)
+    read = read_trees(tokenizer, trees, examples=examples, max_depth=max_depth)
     extra = _extra(read)
     begin = tokenizer.get_vocab()["<s>"]
     rows = []
@@ -77,9 +88,7 @@ def bee_prompts(
         done = written[index] if written else ()
         for answer, ids in zip(tree.answers, [*done, None], strict=False):
             known = [] if ids is None else [_base(each, extra, vocab_size) for each in ids]
-            row.ids += [begin, *(each for each, _ in known)]
-            row.numbers += [0, *(number for _, number in known)]
-            row.segments += [answer.segment] * (1 + len(known))
+            row += [_Token(token, number, answer.segment, tree.count) for token, number in [(begin, 0), *known]]
         rows.append(row)
     return _padded(rows, read, extra, vocab_size, tokenizer.pad_id or 0, is_left=True)
 
@@ -106,23 +115,22 @@ def bee_training_batch(tokenizer: Tokenizer, trees: Sequence[Tree], vocab_size: 
     rows = []
     for tree in read:
         row = _context(tree)
-        for number, answer in enumerate(tree.answers):
-            row.ids += [begin, *answer.ids]
-            row.numbers += [0, *answer.numbers]
-            row.segments += [answer.segment] * (1 + len(answer.ids))
-            own = (extra.get(pair) for pair in zip(answer.ids, answer.numbers, strict=True))
-            targets = [each if place is None else vocab_size + place for each, place in zip(answer.ids, own, strict=True)]
-            row.labels += [end if number else -100, *targets]  # where the next answer begins, the one before has ended
-        row.ids.append(end)  # nobody sees it; its label is what the last token predicts
-        row.numbers.append(0)
-        row.segments.append(tree.answers[-1].segment)
-        row.labels.append(end)
+        for index, answer in enumerate(tree.answers):
+            # Where the next answer begins, the one before has ended.
+            row.append(_Token(begin, 0, answer.segment, tree.count, label=end if index else -100))
+            for token, number in zip(answer.ids, answer.numbers, strict=True):
+                place = extra.get((token, number))
+                label = token if place is None else vocab_size + place
+                row.append(_Token(token, number, answer.segment, tree.count, label=label))
+        # Nobody sees the last token; its label is what the one before predicts.
+        row.append(_Token(end, 0, tree.answers[-1].segment, tree.count, label=end))
         rows.append(row)
     return _padded(rows, read, extra, vocab_size, tokenizer.pad_id or 0, is_left=False)
 
 
-def _context(tree: BeeTree) -> _Row:
-    return _Row(list(tree.ids), list(tree.numbers), list(tree.segments), [-100] * len(tree.ids), len(tree.ids))
+def _context(tree: BeeTree) -> list[_Token]:
+    lists = (tree.ids, tree.numbers, tree.segments, tree.counts, tree.offsets, tree.samples)
+    return [_Token(*values, is_context=True) for values in zip(*lists, strict=True)]
 
 
 def _extra(trees: Sequence[BeeTree], *, has_answers: bool = False) -> dict[tuple[int, int], int]:
@@ -137,7 +145,7 @@ def _base(token: int, extra: Mapping[tuple[int, int], int], vocab_size: int) -> 
 
 
 def _padded(
-    rows: Sequence[_Row],
+    rows: Sequence[Sequence[_Token]],
     trees: Sequence[BeeTree],
     extra: Mapping[tuple[int, int], int],
     vocab_size: int,
@@ -145,29 +153,30 @@ def _padded(
     *,
     is_left: bool,
 ) -> BeeBatch:
-    width = max(len(row.ids) for row in rows)
+    width = max(len(row) for row in rows)
 
-    def filled(values: Sequence[Sequence[int]], empty: int) -> Tensor:
+    def filled(values: Sequence[Sequence[int]], empty: int = 0) -> Tensor:
         missing = [[empty] * (width - len(each)) for each in values]
         both = zip(values, missing, strict=True)
         return torch.tensor([[*space, *each] if is_left else [*each, *space] for each, space in both])
 
+    def of(read: Callable[[_Token], int], empty: int = 0) -> Tensor:
+        return filled([[read(token) for token in row] for row in rows], empty)
+
     most = max(len(tree.relations) for tree in trees)
-    mask = filled([[1] * len(row.ids) for row in rows], 0).bool()
-    context = filled([[1] * row.num_context + [0] * (len(row.ids) - row.num_context) for row in rows], 0).bool()
-    segments = filled([row.segments for row in rows], 0)
-    counts = filled([[tree.count] * len(row.ids) for row, tree in zip(rows, trees, strict=True)], 0)
     relations = torch.tensor([tree.relations + [0] * (most - len(tree.relations)) for tree in trees])
     pairs = torch.tensor(list(extra)).reshape(-1, 2)
+    is_labelled = any(token.label >= 0 for row in rows for token in row)
     return BeeBatch(
-        ids=filled([row.ids for row in rows], pad),
-        mask=mask,
-        context=context,
-        numbers=filled([row.numbers for row in rows], 0),
-        segments=(segments, counts, torch.zeros_like(segments), relations),
+        ids=of(lambda token: token.id, pad),
+        mask=of(lambda token: 1).bool(),
+        context=of(lambda token: token.is_context).bool(),
+        numbers=of(lambda token: token.number),
+        segments=(of(lambda token: token.segment), of(lambda token: token.count), of(lambda token: token.offset), relations),
+        samples=of(lambda token: token.sample),
         extra=(pairs[:, 0], pairs[:, 1]),
         words=tuple(_words(tree, extra, vocab_size) for tree in trees),
-        labels=filled([row.labels for row in rows], -100) if any(row.labels[row.num_context :] for row in rows) else None,
+        labels=of(lambda token: token.label, -100) if is_labelled else None,
     )
 
 

@@ -42,15 +42,21 @@ class BeeTree:
     """One tree as tokens; its answers apart."""
 
     ids: list[int] = field(default_factory=list)
-    """Tokens of everything but the answers."""
+    """Tokens of everything but the answers, then those of its examples."""
     numbers: list[int] = field(default_factory=list)
     """Number of each: 0 for a token of the vocabulary and for the first numbered one of a kind."""
     segments: list[int] = field(default_factory=list)
-    """Segment of each."""
+    """Segment of each in its own tree."""
+    counts: list[int] = field(default_factory=list)
+    """Segments of each one's tree."""
+    offsets: list[int] = field(default_factory=list)
+    """Where each one's tree begins in `relations`."""
+    samples: list[int] = field(default_factory=list)
+    """0 for the tree itself, from 1 for its examples."""
     count: int = 0
-    """Segments of the tree."""
+    """Segments of the tree itself."""
     relations: list[int] = field(default_factory=list)
-    """(count squared) buckets, query's segment by key's; 0 in one segment, 1 is for other samples."""
+    """Buckets of the tree, then of each example, query's segment by key's; 0 in one segment, 1 is for other samples."""
     answers: list[Answer] = field(default_factory=list)
     """In the order in which they are written."""
     words: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -65,13 +71,21 @@ class _Segment(NamedTuple):
     is_answer: bool
 
 
-def read_trees(tokenizer: Tokenizer, trees: Sequence[Tree], *, has_answers: bool = False, max_depth: int = 8) -> list[BeeTree]:
+def read_trees(
+    tokenizer: Tokenizer,
+    trees: Sequence[Tree],
+    *,
+    has_answers: bool = False,
+    examples: Sequence[Tree] = (),
+    max_depth: int = 8,
+) -> list[BeeTree]:
     """Turn trees into tokens, as OpenBMB's code does for generation.
 
     Args:
         tokenizer: CPM-Bee's.
         trees: Texts by key, and further trees, in which "<ans>" is a text or a tree of texts.
         has_answers: Whether the texts below "<ans>" are read, as for training; else they are for the model to write.
+        examples: Trees with their answers, which each of `trees` sees and which see themselves alone.
         max_depth: Steps up or down that are told apart, as in the checkpoint's training.
 
     Raises:
@@ -81,34 +95,62 @@ def read_trees(tokenizer: Tokenizer, trees: Sequence[Tree], *, has_answers: bool
     pieces = BeePieces(tokenizer.get_vocab())
     result = []
     for row, tree in enumerate(trees):
+        numbers: dict[str, dict[str, int]] = {}
         try:
-            result.append(_read_tree(pieces, tree, has_answers=has_answers, max_depth=max_depth))
+            read = _read_tree(pieces, tree, numbers, has_answers=has_answers, max_depth=max_depth)
         except DataError as error:
             raise DataError(f"row {row + 1}: {error}") from error
+        for number, example in enumerate(examples, start=1):
+            try:
+                _add_example(read, _read_tree(pieces, example, numbers, has_answers=True, max_depth=max_depth), pieces, number)
+            except DataError as error:
+                raise DataError(f"example {number}: {error}") from error
+        result.append(read)
     return result
 
 
-def _read_tree(pieces: BeePieces, tree: Tree, *, has_answers: bool, max_depth: int) -> BeeTree:
+def _read_tree(pieces: BeePieces, tree: Tree, numbers: dict[str, dict[str, int]], *, has_answers: bool, max_depth: int) -> BeeTree:
+    """Return one tree; `numbers`, of each kind of numbered tokens, grow."""
     if not isinstance(tree, Mapping) or ANSWER not in tree:
         found = ", ".join(map(str, list(tree)[:5])) if isinstance(tree, Mapping) else repr(tree)[:60]
         raise DataError(f'expected a tree with the key "{ANSWER}", as {{"input": "...", "{ANSWER}": ""}}, found {found}')
     segments = [_Segment(_ROOT, (0,), (), False)]
     segments += _segments(tree, segments[0], 1)
     result = BeeTree(count=len(segments), relations=_relations([each.lineage for each in segments], max_depth))
-    numbers: dict[str, dict[str, int]] = {}
     for number, segment in enumerate(segments):
         # An answer that is to be written has a name, which takes part in the numbering.
         text = segment.text if has_answers or not segment.is_answer else f"<ans_{len(result.answers) + 1}>"
         ids, own = _numbered(pieces, pieces.tokens(text), numbers, result.words)
         if segment.is_answer:
             result.answers.append(Answer(segment.path, number, ids, own))
-            continue
-        result.ids += [pieces.vocabulary[_BEGIN], *ids, pieces.vocabulary[_END]]
-        result.numbers += [0, *own, 0]
-        result.segments += [number] * (len(ids) + 2)
+        else:
+            _add(result, [pieces.vocabulary[_BEGIN], *ids, pieces.vocabulary[_END]], [0, *own, 0], number, result.count)
     if not result.answers:
         raise DataError(f'expected a text below "{ANSWER}", found an empty tree')
     return result
+
+
+def _add(
+    tree: BeeTree, ids: Sequence[int], numbers: Sequence[int], segment: int, count: int, *, offset: int = 0, sample: int = 0
+) -> None:
+    """Append a segment's tokens."""
+    tree.ids += ids
+    tree.numbers += numbers
+    lists = ((tree.segments, segment), (tree.counts, count), (tree.offsets, offset), (tree.samples, sample))
+    for each, value in lists:
+        each += [value] * len(ids)
+
+
+def _add_example(tree: BeeTree, example: BeeTree, pieces: BeePieces, sample: int) -> None:
+    """Append an example, all of which is context; its answers have no end token, as where they were learnt."""
+    offset = len(tree.relations)
+    for token, number, segment in zip(example.ids, example.numbers, example.segments, strict=True):
+        _add(tree, [token], [number], segment, example.count, offset=offset, sample=sample)
+    for answer in example.answers:
+        ids = [pieces.vocabulary[_BEGIN], *answer.ids]
+        _add(tree, ids, [0, *answer.numbers], answer.segment, example.count, offset=offset, sample=sample)
+    tree.relations += example.relations
+    tree.words |= example.words
 
 
 def _segments(tree: Tree, parent: _Segment, first: int) -> Iterator[_Segment]:

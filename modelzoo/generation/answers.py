@@ -18,6 +18,7 @@ def answer(
     model: Model,
     trees: Sequence[Tree],
     *,
+    examples: Sequence[Tree] = (),
     tokenizer: Tokenizer | None = None,
     settings: GenerationSettings | None = None,
     **options: Any,
@@ -30,6 +31,7 @@ def answer(
     Args:
         model: A CPM-Bee for "causal_lm".
         trees: As {"input": "...", "<ans>": {"question": "", ...}}; they are left as they are.
+        examples: Trees with their answers, which each tree sees and which do not see each other; none for no examples.
         tokenizer: Of the model; None for that of its folder.
         settings: As in `generate`; `max_new_tokens` is for each answer.
         **options: As in `generate`.
@@ -60,7 +62,8 @@ def answer(
     for number in range(max((len(each.answers) for each in read), default=0)):
         rows = [row for row, each in enumerate(read) if len(each.answers) > number]
         # An extension of the vocabulary belongs to a batch, so the rows of a batch stay the same until the last answer is written.
-        found = generate(model, tree_prompts(model, trees, tokenizer, ids), tokenizer=tokenizer, settings=given)
+        prompts = tree_prompts(model, trees, tokenizer, ids, examples)
+        found = generate(model, prompts, tokenizer=tokenizer, settings=given)
         assert found.texts is not None
         for row in rows:
             ids[row].append([each for each in found.new_ids[row] if each != tokenizer.eos_id])

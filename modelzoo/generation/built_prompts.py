@@ -45,7 +45,9 @@ def built_prompts(model: Model, items: Sequence[object], tokenizer: Tokenizer) -
     return Prompts(blank.ids, blank.mask, marks=places, begins_text=True)
 
 
-def tree_prompts(model: Model, trees: Sequence[Tree], tokenizer: Tokenizer, written: Written = ()) -> Prompts:
+def tree_prompts(
+    model: Model, trees: Sequence[Tree], tokenizer: Tokenizer, written: Written = (), examples: Sequence[Tree] = ()
+) -> Prompts:
     """Return trees up to their next answer.
 
     Args:
@@ -53,15 +55,16 @@ def tree_prompts(model: Model, trees: Sequence[Tree], tokenizer: Tokenizer, writ
         trees: With "<ans>".
         tokenizer: Of the model.
         written: The answers that each tree has already.
+        examples: Trees with their answers, which each of `trees` sees.
 
     Raises:
         DataError: As `read_trees`.
     """
-    batch = bee_prompts(tokenizer, trees, model.config.vocab_size, written)
+    batch = bee_prompts(tokenizer, trees, model.config.vocab_size, written, examples=examples)
     marks: dict[str, object] = {"context": batch.context, "numbers": batch.numbers, "segments": SegmentMarks(*batch.segments)}
     writable = _writable(batch, model.config.vocab_size, tokenizer)
     extra = batch.extra if len(batch.extra[0]) else None
-    marks |= {"writable": writable}
+    marks |= {"writable": writable, "samples": batch.samples if examples else None}
     return Prompts(batch.ids, batch.mask, marks, {"extra": extra}, batch.words, begins_text=True)
 
 

@@ -32,6 +32,8 @@ class _TreeState(DecodingState):
 
     segments: SegmentMarks | None = None
     """Of all columns so far; what is written is in the last one's segment."""
+    samples: Tensor | None = None
+    """(B, S) int64 of all columns so far."""
     extra: tuple[Tensor, Tensor] | None = None
     """Tokens that extend the vocabulary."""
     writable: Tensor | None = None
@@ -57,7 +59,7 @@ class _Embeddings(DecoderEmbeddings):
 class CpmBee(CpmDecoder):
     """CPM-Bee, as a backbone or as a language model.
 
-    Where nobody says what is context, all tokens are; with labels, those before the first labelled one of each row.
+    Where nobody says what is context, all tokens are; with labels, those before the first labelled one of each text.
 
     Args:
         config: Sizes and options.
@@ -159,6 +161,7 @@ class CpmBee(CpmDecoder):
         context: Tensor | None = None,
         numbers: Tensor | None = None,
         segments: SegmentMarks | None = None,
+        samples: Tensor | None = None,
         extra: tuple[Tensor, Tensor] | None = None,
         writable: Tensor | None = None,
     ) -> tuple[Tensor, DecodingState]:
@@ -171,6 +174,7 @@ class CpmBee(CpmDecoder):
             context: As in `forward`; None for all.
             numbers: As in `forward`.
             segments: As in `forward`.
+            samples: As in `forward`; with segments.
             extra: As in `forward`; ids from the vocabulary's size on mean these when they are written.
             writable: (B, V + E) bool of what each row may write; None for everything.
 
@@ -180,12 +184,12 @@ class CpmBee(CpmDecoder):
         Raises:
             DataError: A prompt has padding on the right, or a mark does not fit.
         """
-        mask = self._prompt_mask(input_ids, attention_mask, context=context, numbers=numbers)
+        mask = self._prompt_mask(input_ids, attention_mask, context=context, numbers=numbers, samples=samples)
         if segments is not None:
             check_segments(segments, mask, self.config.num_segment_buckets)
         rows, width = input_ids.shape
         caches = self._new_caches(rows, width + max_new_tokens)
-        state = _TreeState(mask, caches, segments=segments, extra=extra, writable=writable)
+        state = _TreeState(mask, caches, segments=segments, samples=samples, extra=extra, writable=writable)
         seen = torch.ones_like(mask) if context is None else context
         layout = Layout.dense(rows, width, mask=mask, context=seen, device=input_ids.device)
         return self._next(input_ids, torch.zeros_like(input_ids) if numbers is None else numbers, layout, state), state
@@ -205,6 +209,8 @@ class CpmBee(CpmDecoder):
         if state.segments is not None:
             ids_so_far, counts, offsets = (torch.cat([each, each[:, -1:]], dim=1) for each in state.segments[:3])
             state.segments = state.segments._replace(ids=ids_so_far, counts=counts, offsets=offsets)
+        if state.samples is not None:
+            state.samples = torch.cat([state.samples, state.samples[:, -1:]], dim=1)
         numbers = torch.zeros_like(ids)
         if state.extra is not None:
             place = ids - self.config.vocab_size
@@ -215,7 +221,7 @@ class CpmBee(CpmDecoder):
         return self._next(ids.unsqueeze(1), numbers.unsqueeze(1), layout, state)
 
     def _next(self, ids: Tensor, numbers: Tensor, layout: Layout, state: "_TreeState") -> Tensor:
-        position = self._bias.of_rows(layout, state.segments)
+        position = self._bias.of_rows(layout, state.segments, state.samples)
         hidden = self.decoder(self.embeddings(ids, numbers), layout, caches=state.caches, position=position)
         scores = self._scores(hidden[:, -1], state.extra)
         return scores if state.writable is None else scores.masked_fill(~state.writable, float("-inf"))

@@ -119,17 +119,24 @@ class RelationBias(nn.Module):
             biases.append(self(places, places, relation).masked_fill(~seen, float("-inf")))
         return Position(bias=tuple(biases))
 
-    def of_rows(self, layout: Layout, segments: SegmentMarks | None) -> Position:
+    def of_rows(self, layout: Layout, segments: SegmentMarks | None, samples: Tensor | None = None) -> Position:
         """Return the bias of the queries of a dense layout and all keys so far.
 
         Args:
             layout: Dense.
             segments: Of all S keys, the queries last; None for one segment a row.
+            samples: (B, S) int64 of all keys; pairs that they keep apart get minus infinity. None for one sample; with segments.
         """
         keys = torch.arange(layout.start + layout.batch_shape[1], device=layout.columns.device)
         if segments is None:
             return Position(bias=self(layout.columns, keys).unsqueeze(0))
         ids, counts, offsets = (each[:, layout.start :].unsqueeze(2) for each in segments[:3])
         pair = ids * counts + offsets + segments.ids.unsqueeze(1)
-        relation = segments.relations.gather(1, pair.flatten(1)).unflatten(1, pair.shape[1:])
-        return Position(bias=self(layout.columns, keys, relation))
+        if samples is None:
+            relation = segments.relations.gather(1, pair.flatten(1)).unflatten(1, pair.shape[1:])
+            return Position(bias=self(layout.columns, keys, relation))
+        own = samples[:, layout.start :].unsqueeze(2)
+        same = own == samples.unsqueeze(1)
+        known = segments.relations.gather(1, pair.masked_fill(~same, 0).flatten(1)).unflatten(1, pair.shape[1:])
+        bias = self(layout.columns, keys, torch.where(same, known, 1))
+        return Position(bias=bias.masked_fill(~(same | (own == 0)).unsqueeze(1), float("-inf")))

@@ -46,7 +46,7 @@ class PromptedConfig(CpmConfig):
 class PromptedDecoder(CpmDecoder):
     """A decoder that reads a soft prompt first, and tells segments apart.
 
-    Where nobody says what is context, all tokens are; with labels, those before the first labelled one of each row.
+    Where nobody says what is context, all tokens are; with labels, those before the first labelled one of each text.
 
     Args:
         config: Of the family.

@@ -99,6 +99,24 @@ def test_training_rows_learn_every_answer_and_its_end(tokenizer):
     assert [each.tolist() for each in batch.extra] == [[6], [1]]
 
 
+def test_examples_are_context_with_segments_of_their_own(tokenizer):
+    tree, example = {"<ans>": "", "input": "<mask_1>"}, {"input": "<mask_2>龘", "<ans>": "天<mask_1>"}
+    (read,) = read_trees(tokenizer, [tree], examples=[example, example])
+    alone = read_trees(tokenizer, [tree])[0]
+    size, more = len(alone.ids), [2, 4, 3, 2, 13, 3, 2, 6, 1, 3, 2, 5, 3, 2, 10, 6]
+    assert read.ids == [*alone.ids, *more, *more]
+    # The tree's <mask_1> comes first; the examples' <mask_2> is the second kind, and theirs is the tree's again.
+    assert read.numbers[size:] == [0] * 7 + [1] + [0] * 15 + [1] + [0] * 8
+    assert read.samples == [0] * size + [1] * 16 + [2] * 16
+    assert read.segments[size : size + 16] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    assert read.offsets == [0] * size + [25] * 16 + [50] * 16
+    assert read.counts == [5] * (size + 32)
+    assert read.relations[25:] == RELATIONS * 2
+    assert read.words[1, 0] == "龘"
+    with pytest.raises(DataError, match='example 1: expected a tree with the key "<ans>"'):
+        read_trees(tokenizer, [tree], examples=[{}])
+
+
 @pytest.mark.parametrize(
     ("tree", "message"),
     [

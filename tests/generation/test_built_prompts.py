@@ -30,12 +30,12 @@ def tokenizer(tmp_path) -> Tokenizer:
 def bee() -> CpmBee:
     torch.manual_seed(0)
     sizes = SIZES | {"num_buckets": 16, "num_segment_buckets": 64, "max_distance": 8, "distance_scale": 2.5}
-    return CpmBee(CpmBeeConfig(vocab_size=NUM_TOKENS, **sizes), "causal_lm").eval()
+    return CpmBee.from_config(CpmBeeConfig(vocab_size=NUM_TOKENS, **sizes), "causal_lm").eval()
 
 
-def full_scores(model: CpmBee, tokenizer: Tokenizer, written: list[list[int]], trees=TREES, done=()) -> torch.Tensor:
+def full_scores(model: CpmBee, tokenizer: Tokenizer, written: list[list[int]], trees=TREES, done=(), examples=()) -> torch.Tensor:
     """(B, V + E) scores after what is written of the next answer, by the full forward; minus infinity for what is not a row's."""
-    batch = bee_prompts(tokenizer, trees, NUM_TOKENS, done)
+    batch = bee_prompts(tokenizer, trees, NUM_TOKENS, done, examples=examples)
     ids, step = torch.tensor(written, dtype=torch.int64).reshape(len(trees), -1), len(written[0])
     place = (ids - NUM_TOKENS).clamp(min=0)
     extra = [each[place] if len(each) else place for each in batch.extra]
@@ -45,6 +45,7 @@ def full_scores(model: CpmBee, tokenizer: Tokenizer, written: list[list[int]], t
         "input_ids": torch.cat([batch.ids, bases], 1),
         "numbers": torch.cat([batch.numbers, numbers], 1),
         "segments": (*longer, batch.segments[3]),
+        "samples": torch.cat([batch.samples, batch.samples.new_zeros(len(trees), step)], 1),
         "attention_mask": torch.cat([batch.mask, batch.mask.new_ones(len(trees), step)], 1),
         "context": torch.cat([batch.context, batch.context.new_zeros(len(trees), step)], 1),
     }
@@ -55,15 +56,20 @@ def full_scores(model: CpmBee, tokenizer: Tokenizer, written: list[list[int]], t
     return scores.masked_fill(~allowed, float("-inf"))
 
 
+EXAMPLES = [{"input": "天<mask_3>", "<ans>": "好<mask_7>"}, {"input": "好", "<ans>": {"天": "龘", "好": "今天"}}]
+
+
 @torch.no_grad()
-def test_cached_answers_equal_the_full_forward_at_every_step(tokenizer):
+@pytest.mark.parametrize("examples", [[], EXAMPLES])
+def test_cached_answers_equal_the_full_forward_at_every_step(tokenizer, examples):
     model = bee()
-    prompts = tree_prompts(model, TREES, tokenizer)
+    prompts = tree_prompts(model, TREES, tokenizer, examples=examples)
     logits, state = model.prefill(prompts.ids, prompts.mask, 6, **prompts.marks, **prompts.shared)
     written: list[list[int]] = [[], []]
     for step in range(6):
-        torch.testing.assert_close(logits, full_scores(model, tokenizer, written), rtol=0, atol=1e-5)
-        assert logits.isinf().nonzero().tolist() == [[1, NUM_TOKENS]]  # <mask_9> is the first tree's alone
+        torch.testing.assert_close(logits, full_scores(model, tokenizer, written, examples=examples), rtol=0, atol=1e-5)
+        if not examples:
+            assert logits.isinf().nonzero().tolist() == [[1, NUM_TOKENS]]  # <mask_9> is the first tree's alone
         new = [[NUM_TOKENS, 12], [1, 9]]
         for row in range(2):
             written[row].append(new[row][step % 2])
@@ -118,6 +124,23 @@ def test_several_answers_are_written_one_after_the_other(tokenizer):
 
 
 @torch.no_grad()
+def test_examples_are_seen_and_do_not_see_each_other(tokenizer):
+    model = bee()
+    plain, shown = (full_scores(model, tokenizer, [[]], TREES[:1], examples=each) for each in ([], EXAMPLES[1:]))
+    width = plain.shape[1]
+    assert not torch.allclose(plain[plain.isfinite()], shown[:, :width][plain.isfinite()], atol=1e-3)
+    hidden = []
+    for first in ("天", "好"):
+        batch = bee_prompts(tokenizer, TREES[:1], NUM_TOKENS, examples=[{"input": first, "<ans>": "好"}, EXAMPLES[1]])
+        hidden.append(model(**batch.inputs()).logits[batch.samples == 2])
+    torch.testing.assert_close(*hidden, rtol=0, atol=1e-5)
+    found = answer(model, TREES, examples=EXAMPLES, tokenizer=tokenizer, max_new_tokens=3)
+    prompts = tree_prompts(model, TREES, tokenizer, examples=EXAMPLES)
+    texts = generate(model, prompts, tokenizer=tokenizer, max_new_tokens=3).texts
+    assert [tree["<ans>"] for tree in found] == texts
+
+
+@torch.no_grad()
 def test_the_loss_of_a_training_tree_is_of_its_answers_and_their_ends(tokenizer):
     model = bee()
     tree = {"input": "好<mask_1>龘", "<ans>": {"天": "好<mask_1>", "好": "天龘"}}
@@ -164,7 +187,8 @@ def glm(testdata, tmp_path) -> tuple[GLM10B, Tokenizer]:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "glm-10b"}))
     torch.manual_seed(0)
     tokens = {"start_token_id": 30006, "end_token_id": 30007, "mask_token_id": 30008}
-    model = GLM10B(GLM10BConfig(vocab_size=30048, max_positions=40, **SIZES, **tokens), "causal_lm").eval()
+    config = GLM10BConfig(vocab_size=30048, max_positions=40, initializer_range=0.3, **SIZES, **tokens)
+    model = GLM10B.from_config(config, "causal_lm").eval()
     return model, load_tokenizer(tmp_path)
 
 
