@@ -15,7 +15,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Away", "full_tensor", "is_sharded", "local_box", "local_part", "local_values", "padded_shape", "write_local"]
+__all__ = ["Away", "full_tensor", "held", "is_away", "is_sharded", "local_box", "local_part", "local_values", "padded_shape", "write_local"]
 
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
@@ -39,14 +39,19 @@ def local_values(tensor: Tensor) -> Tensor:
 
     It shares the tensor's memory, unless its values are away (on disk): then it is a copy, for reading.
     """
-    local = _local(tensor)
+    local = held(tensor)
     away: Away | None = getattr(local, "away", None)
     return local.detach() if away is None else away.read()
 
 
+def is_away(tensor: Tensor) -> bool:
+    """Return whether a tensor's values are not in its own memory."""
+    return getattr(held(tensor), "away", None) is not None
+
+
 def write_local(tensor: Tensor, values: Tensor) -> None:
     """Replace this rank's part of a sharded tensor, or the tensor's values, wherever they are."""
-    local = _local(tensor)
+    local = held(tensor)
     away: Away | None = getattr(local, "away", None)
     if away is not None:
         away.write(values)
@@ -55,12 +60,9 @@ def write_local(tensor: Tensor, values: Tensor) -> None:
             local.copy_(values)
 
 
-def _local(tensor: Tensor) -> Tensor:
-    """Return the very tensor that holds this rank's part."""
-    if not is_sharded(tensor):
-        return tensor
-    with torch.no_grad():
-        return tensor.to_local()
+def held(tensor: Tensor) -> Tensor:
+    """Return the very tensor that holds this rank's part: `to_local` returns a new view of it, which lacks its attributes."""
+    return tensor._local_tensor if is_sharded(tensor) else tensor
 
 
 def local_box(tensor: "DTensor") -> tuple[slice, ...]:

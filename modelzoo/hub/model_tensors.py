@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
 
 from modelzoo.errors import CheckpointError
-from modelzoo.sharded import full_tensor, is_sharded, local_part
+from modelzoo.sharded import full_tensor, held, is_sharded, local_part, write_local
 
 __all__ = ["Slot", "gathered", "put_local", "slots"]
 
@@ -62,8 +61,7 @@ def slots(model: nn.Module) -> dict[str, Slot]:
 
 def gathered(tensor: Tensor) -> Tensor:
     """Return the whole tensor: of a DTensor all ranks must ask for it together."""
-    with torch.no_grad():
-        return full_tensor(tensor.detach())
+    return full_tensor(tensor).detach()
 
 
 def put_local(slot: Slot, name: str, value: Tensor, *, whole: bool) -> None:
@@ -80,10 +78,8 @@ def put_local(slot: Slot, name: str, value: Tensor, *, whole: bool) -> None:
     """
     tensor = slot.tensor
     assert is_sharded(tensor)
-    local = tensor.to_local()
-    if local.device.type == "meta":
+    if held(tensor).device.type == "meta":
         raise CheckpointError(f"{name}: expected memory to load into, found a sharded parameter on meta; call to_empty first")
     if whole:
         value = local_part(tensor, value)
-    with torch.no_grad():
-        local.copy_(value)
+    write_local(tensor, value)

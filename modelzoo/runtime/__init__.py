@@ -3,8 +3,8 @@
 from modelzoo.runtime.agreement import agree, failing_together, mark_agreed, raise_together
 from modelzoo.runtime.checkpoint import Identity, load_checkpoint, load_model, save_checkpoint
 from modelzoo.runtime.gradients import clip_grad_norm
-from modelzoo.runtime.manifest import read_manifest
 from modelzoo.runtime.layout import layout
+from modelzoo.runtime.manifest import read_manifest
 from modelzoo.runtime.prepare import Prepared, accumulating, materialise, prepare, prepared, reshard
 from modelzoo.runtime.process import World, connect
 from modelzoo.runtime.publish import check_space, readable_size, sweep

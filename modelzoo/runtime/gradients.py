@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterable
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from modelzoo.runtime.lost import in_collective
 from modelzoo.sharded import is_sharded, local_values
 
 __all__ = ["clip_grad_norm"]
@@ -26,37 +28,72 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float | None, *
         max_norm: Above 0, or None to measure only.
         divisor: What the gradients are too large by (a loss scale); they are divided by it, and the norm is that of the result.
     """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if not gradients:
+    trained = [parameter for parameter in parameters if parameter.grad is not None or _away(parameter) is not None]
+    if not trained:
         return 0.0
-    total = _total_norm(gradients) / divisor
+    total = _total_norm(trained) / divisor
     norm = float(total)
     if not math.isfinite(norm):
         return norm
     factor = torch.ones_like(total) if max_norm is None else (max_norm / (total + EPSILON)).clamp(max=1.0)
     if max_norm is not None or divisor != 1.0:
-        with torch.no_grad():
-            torch._foreach_mul_([local_values(gradient) for gradient in gradients], factor / divisor)
+        factor = factor / divisor
+        here = [local_values(parameter.grad) for parameter in trained if parameter.grad is not None]
+        if here:
+            with torch.no_grad():
+                torch._foreach_mul_(here, factor)
+        for parameter in trained:
+            away = _away(parameter)
+            if away is not None:
+                away.scale(float(factor))
     return norm
 
 
-def _total_norm(gradients: list[Tensor]) -> Tensor:
-    """Return the norm of all gradients; what several ranks hold alike counts once."""
-    if not any(is_sharded(gradient) for gradient in gradients):
-        return nn.utils.get_total_norm(gradients)
-    world_size = dist.get_world_size()
-    squares = local_values(gradients[0]).new_zeros((), dtype=torch.float64)
-    for copies in {_copies(gradient, world_size) for gradient in gradients}:
-        some = [local_values(gradient) for gradient in gradients if _copies(gradient, world_size) == copies]
-        squares += torch.stack(torch._foreach_norm(some)).double().square().sum() / copies
-    dist.all_reduce(squares)
+class AwayGradient(Protocol):
+    """A gradient that is not in memory, as the attribute `away_gradient` of its parameter."""
+
+    norm: Tensor
+    """() float32, of this rank's part."""
+
+    def scale(self, factor: float) -> None:
+        """Multiply it, when it is used."""
+
+
+def _away(parameter: nn.Parameter) -> AwayGradient | None:
+    return getattr(parameter, "away_gradient", None)
+
+
+def _total_norm(parameters: list[nn.Parameter]) -> Tensor:
+    """Return the norm of all gradients; what several ranks hold alike counts once.
+
+    Norms of single gradients are added up in float64, the same way on one process and on many.
+    """
+    is_shared = any(is_sharded(parameter) for parameter in parameters)
+    world_size = dist.get_world_size() if is_shared else 1
+    here = [local_values(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    norms = iter(torch._foreach_norm(here) if here else [])
+    each = [next(norms) if parameter.grad is not None else _away_norm(parameter) for parameter in parameters]
+    copies = [_copies(parameter, world_size) for parameter in parameters]
+    squares = each[0].new_zeros((), dtype=torch.float64)
+    for count in sorted(set(copies)):
+        some = [norm for norm, own in zip(each, copies, strict=True) if own == count]
+        squares += torch.stack(some).double().square().sum() / count
+    if is_shared:
+        with in_collective("the sum of the gradient norm"):
+            dist.all_reduce(squares)
     return squares.sqrt().float()
 
 
-def _copies(gradient: Tensor, world_size: int) -> int:
-    """Return how many ranks of the run hold the same part of a gradient."""
-    if not is_sharded(gradient):
+def _away_norm(parameter: nn.Parameter) -> Tensor:
+    away = _away(parameter)
+    assert away is not None
+    return away.norm
+
+
+def _copies(parameter: nn.Parameter, world_size: int) -> int:
+    """Return how many ranks of the run hold the same part of a parameter."""
+    if not is_sharded(parameter):
         return world_size
-    mesh = gradient.device_mesh
-    parts = math.prod(mesh.size(axis) for axis, placement in enumerate(gradient.placements) if not placement.is_replicate())
+    mesh = parameter.device_mesh
+    parts = math.prod(mesh.size(axis) for axis, placement in enumerate(parameter.placements) if not placement.is_replicate())
     return world_size // parts

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from modelzoo.runtime.prepare import Prepared, prepared
-from modelzoo.sharded import local_values
+from modelzoo.sharded import held
 
 __all__ = ["Report", "UnitBytes", "report"]
 
@@ -117,9 +117,9 @@ def _count(name: str, parameters: Sequence[nn.Parameter], optimizer: Optimizer |
         name=name,
         parameters=sum(parameter.numel() for parameter in parameters),
         whole_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-        parameter_bytes=sum(local_values(parameter).nbytes for parameter in parameters),
-        gradient_bytes=sum(local_values(gradient).nbytes for gradient in gradients),
-        moment_bytes=sum(local_values(moment).nbytes for moment in moments),
+        parameter_bytes=sum(held(parameter).nbytes for parameter in parameters),
+        gradient_bytes=sum(held(gradient).nbytes for gradient in gradients),
+        moment_bytes=sum(held(moment).nbytes for moment in moments),
     )
 
 

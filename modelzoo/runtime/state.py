@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from modelzoo.errors import CheckpointError, listing
 from modelzoo.runtime.tensors import TensorSpec, specs_of
-from modelzoo.sharded import full_tensor, is_sharded, local_box, local_values
+from modelzoo.sharded import full_tensor, held, is_away, is_sharded, local_box, write_local
 
 __all__ = [
     "BoxReader",
@@ -68,7 +68,7 @@ def full_state(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     At most one gathered tensor is alive at a time, if the caller lets go of it.
     """
     for name, tensor in tensors.items():
-        yield name, full_tensor(tensor.detach())
+        yield name, full_tensor(tensor).detach()
 
 
 def check_model(model: nn.Module, stored: Mapping[str, TensorSpec]) -> None:
@@ -158,7 +158,9 @@ def load_optimizer_state(model: nn.Module, optimizer: Optimizer, stored: Mapping
             is_beside = group.get("fused") or group.get("capturable") or kind != "step"
             value = value.to(parameter.device) if is_beside else value
         else:
-            value = torch.empty_like(parameter, memory_format=torch.preserve_format)
+            moment = getattr(optimizer, "moment", None)
+            # an optimizer over the tiers knows where its moments live
+            value = torch.empty_like(parameter) if moment is None else moment(parameter, kind)
             _fill(key, value, read)
         optimizer.state[parameter][kind] = value
 
@@ -187,9 +189,12 @@ def _refuse(problems: list[str]) -> None:
 
 
 def _fill(name: str, tensor: Tensor, read: BoxReader) -> None:
-    local = local_values(tensor)
-    if local.numel():
-        read(name, local, local_box(tensor) if is_sharded(tensor) else None)
+    local = held(tensor)
+    values = torch.empty(local.shape, dtype=local.dtype) if is_away(tensor) else local.detach()
+    if values.numel():
+        read(name, values, local_box(tensor) if is_sharded(tensor) else None)
+    if is_away(tensor):
+        write_local(tensor, values)
 
 
 def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:

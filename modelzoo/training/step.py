@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from modelzoo.data import collate, count_targets, micro_batches, split_among
 from modelzoo.errors import NonFiniteError
 from modelzoo.runtime import World, accumulating, clip_grad_norm, mark_agreed, prepared
+from modelzoo.sharded import local_values
 from modelzoo.training.loss_scale import LossScale
 
 __all__ = ["Dataset", "MicroBatch", "StepResult", "build_micro_batches", "take_step"]
@@ -125,16 +125,17 @@ def take_step(
         losses = []
         for number, batch in enumerate(batches, start=1):
             accumulating(model, is_last=number == len(batches))
-            losses.append(_backward(model, batch, num_targets, scale))
+            losses.append(_backward(model, batch, num_targets, scale, world=world, step=step))
         values = torch.stack(losses).tolist()
     with clock.timed("optimizer"):
         loss = world.sum_data([math.fsum(values)])[0]
         grad_norm = clip_grad_norm(model.parameters(), clip_norm, divisor=scale)
     if loss_scale is not None and math.isfinite(loss):
-        if not math.isfinite(grad_norm) and loss_scale.step_overflowed():
+        if math.isfinite(grad_norm):
+            loss_scale.step_was_taken()
+        elif loss_scale.step_overflowed():
             optimizer.zero_grad(set_to_none=True)
             return StepResult(loss, grad_norm, is_taken=False)
-        loss_scale.step_was_taken()
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):
         suspects = [
             index for batch, value in zip(batches, values, strict=True) if not math.isfinite(value) for index in batch.indices
@@ -143,20 +144,23 @@ def take_step(
             suspects = [index for batch in batches for index in batch.indices]
         raise _non_finite(model, world, step, (loss, grad_norm), suspects)
     with clock.timed("optimizer"):
+        world.enter(f"the optimizer step {step}")
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     clock.steps += 1
     return StepResult(loss, grad_norm)
 
 
-def _backward(model: nn.Module, batch: MicroBatch, num_targets: int, scale: float) -> Tensor:
+def _backward(model: nn.Module, batch: MicroBatch, num_targets: int, scale: float, *, world: World, step: int) -> Tensor:
     """Run a micro-batch and return its part of the step's loss, detached."""
+    world.enter(f"the forward of step {step}")
     output = model(**batch.tensors)
     loss: Tensor = output.loss * (batch.num_targets / num_targets)
     if not loss.requires_grad:
         # no target of this micro-batch is supervised; a sharded model must still see its backward
         logits = output.logits if output.logits is not None else output.start_logits
         loss = loss + 0.0 * logits.float().clamp(-1, 1).sum()
+    world.enter(f"the backward of step {step}")
     (loss if scale == 1.0 else loss * scale).backward()
     return loss.detach().float()
 
@@ -191,5 +195,4 @@ def _first(names: Sequence[str], count: int = 3) -> str:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return bool(torch.isfinite(local).all())
+    return bool(torch.isfinite(local_values(tensor)).all())

@@ -1,0 +1,169 @@
+"""AdamW whose moments, and whose parameters and gradients if need be, live in the tiers; the numbers are those of torch's own.
+
+Torch's fused kernel runs on pieces of 1 Mi values, which stay in the cache and can be read and written while others are computed.
+Cut at multiples of 64 values within one parameter, the results are those of the whole tensor to the last bit.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+from modelzoo.runtime.tiers.direct_file import Buffer
+from modelzoo.runtime.tiers.unit import Unit
+from modelzoo.sharded import local_values
+
+__all__ = ["Options", "Publisher", "Scratch", "TieredAdamW", "update_unit"]
+
+PIECE = 2**20
+
+
+Options = Mapping[int, Mapping[str, Any]]
+"""Parameter's id -> lr, betas, eps, weight_decay and the number of the step, of those that are updated."""
+
+
+class Scratch:
+    """Buffers of one piece for each kind that is read from below."""
+
+    def __init__(self) -> None:
+        self.exp_avg, self.exp_avg_sq, self.gradients = Buffer(PIECE), Buffer(PIECE), Buffer(PIECE)
+
+    @property
+    def size_bytes(self) -> int:
+        """Their memory."""
+        return 3 * self.exp_avg.size_bytes
+
+
+@torch.no_grad()
+def update_unit(unit: Unit, options: Options, parameters: Tensor | None, gradients: Mapping[int, Tensor], scratch: Scratch) -> None:
+    """Update a unit's values and moments.
+
+    Args:
+        unit: Its moments are read from and written to their regions.
+        options: As published; parameters that are not in it stay as they are.
+        parameters: The unit's parameter region, changed in place; None for parameters where torch has them.
+        gradients: By place number: flat values in memory, which may be changed; those that are missing are in the region.
+        scratch: Of this thread.
+    """
+    for number, place in enumerate(unit.places):
+        chosen = options.get(id(place.parameter))
+        if chosen is None or not place.numel or not (number in gradients or number in unit.stored_gradients):
+            continue
+        if parameters is None:
+            whole = local_values(place.parameter).view(-1)
+        else:
+            whole = parameters[place.start : place.start + place.numel]
+        for low in range(0, place.numel, PIECE):
+            high = min(low + PIECE, place.numel)
+            start, stop = place.start + low, place.start + high
+            first = unit.regions["exp_avg"].load(start, stop, scratch.exp_avg)
+            second = unit.regions["exp_avg_sq"].load(start, stop, scratch.exp_avg_sq)
+            if number in gradients:
+                gradient = gradients[number][low:high]
+            else:
+                gradient = unit.regions["gradients"].load(start, stop, scratch.gradients)
+                if unit.gradient_factors[number] != 1.0:
+                    gradient.mul_(unit.gradient_factors[number])
+            _fused(whole[low:high], gradient, first, second, chosen)
+            unit.regions["exp_avg"].store(start, first, scratch.exp_avg)
+            unit.regions["exp_avg_sq"].store(start, second, scratch.exp_avg_sq)
+    unit.stored_gradients.clear()
+    unit.gradient_factors.clear()
+
+
+def _fused(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, options: Mapping[str, Any]) -> None:
+    adamw(
+        [value],
+        [gradient],
+        [first],
+        [second],
+        [],
+        [torch.tensor(float(options["step"] - 1))],
+        fused=True,
+        amsgrad=False,
+        beta1=options["betas"][0],
+        beta2=options["betas"][1],
+        lr=options["lr"],
+        weight_decay=options["weight_decay"],
+        eps=options["eps"],
+        maximize=False,
+    )
+
+
+class TieredAdamW(Optimizer):
+    """AdamW over a model with tiers; use it as torch's. `state` holds the step, and moments that say where their values are.
+
+    Args:
+        groups: Parameter groups, as torch's AdamW takes them.
+        tiers: Of the model.
+        lr: Learning rate.
+        betas: Decay rates of the moments.
+        eps: Added to the root of the second moment.
+        weight_decay: Decoupled decay.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Any],
+        tiers: "Publisher",
+        *,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "fused": True})
+        self._tiers = tiers
+        tiers.use(self)
+
+    def options(self, parameters: Iterable[nn.Parameter]) -> Options:
+        """Count a step for each parameter and return what it is updated by.
+
+        Args:
+            parameters: Those that have a gradient.
+        """
+        wanted = {id(parameter) for parameter in parameters}
+        chosen = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in wanted:
+                    state = self.state[parameter]
+                    if not state:
+                        state["step"] = torch.tensor(0.0)
+                        state["exp_avg"], state["exp_avg_sq"] = (
+                            self.moment(parameter, "exp_avg"),
+                            self.moment(parameter, "exp_avg_sq"),
+                        )
+                    state["step"] += 1
+                    chosen[id(parameter)] = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
+                    chosen[id(parameter)]["step"] = int(state["step"])
+        return chosen
+
+    def moment(self, parameter: nn.Parameter, kind: str) -> Tensor:
+        """Return the tensor that stands for a moment: of its shape, without memory, and with the place of its values."""
+        return self._tiers.moment(parameter, kind)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a closure's loss
+        """Update every parameter that has a gradient.
+
+        Raises:
+            SaveError: A value could not be read or written; the message names the file.
+        """
+        assert closure is None, "a closure would run the model in the middle of an update"
+        self._tiers.publish()
+
+
+class Publisher(Protocol):
+    """What the optimizer asks of the tiers."""
+
+    def use(self, optimizer: TieredAdamW) -> None:
+        """Take the optimizer whose options hold."""
+
+    def publish(self) -> None:
+        """Carry a step out, now or when each unit's turn comes."""
+
+    def moment(self, parameter: nn.Parameter, kind: str) -> Tensor:
+        """Return the tensor that stands for a moment."""

@@ -1,0 +1,157 @@
+"""From budgets to tiers: which values of which block live where, and the engine on a prepared model."""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import psutil
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from modelzoo.config.memory import MemoryConfig, parse_size
+from modelzoo.errors import ConfigError
+from modelzoo.runtime.axes import SHARD
+from modelzoo.runtime.memory import free_bytes
+from modelzoo.runtime.prepare import prepared
+from modelzoo.runtime.process import World
+from modelzoo.runtime.tiers.direct_file import DirectFile
+from modelzoo.runtime.tiers.engine import Tiers
+from modelzoo.runtime.tiers.folder import TierFolder
+from modelzoo.runtime.tiers.placement import Placement, Sizes, place_units
+from modelzoo.runtime.tiers.unit import Place, Unit, aligned, lay_down, open_regions
+from modelzoo.sharded import is_sharded, local_values, padded_shape
+
+__all__ = ["attach_tiers", "budget_bytes", "sizes_of", "tiers_of"]
+
+AUTO_SHARE = 0.85
+"""Of what is free, what `auto` takes."""
+_TIERS: WeakKeyDictionary[nn.Module, Tiers] = WeakKeyDictionary()
+
+
+def attach_tiers(model: nn.Module, world: World, memory: MemoryConfig, *, reserved_bytes: int = 0) -> Tiers:
+    """Let a model's values live in the tiers; `TieredAdamW` is its optimizer from then on.
+
+    Args:
+        model: After `prepare` and with its values, sharded (`ParallelConfig` with tiers shards on one process too).
+        world: The processes.
+        memory: Budgets of a process, and when updates are carried out.
+        reserved_bytes: What activations and everything else beside the model take of the memory budget.
+
+    Raises:
+        ConfigError: The budget is too small or larger than the machine, or the folder is in use; the message says what would do.
+        SaveError: The disk tier cannot be made.
+    """
+    if world.device.type != "cpu":
+        raise ConfigError(
+            f"memory: tiers move values between this machine's memory and its disk; found a model on {world.device.type}, whose "
+            "tiers are not built yet: remove the section, or use more ranks"
+        )
+    units = _groups(model)
+    sizes = [_sizes(name, own, is_block) for name, _, own, is_block in units]
+    budget = budget_bytes(memory, world)
+    placement = place_units(
+        sizes,
+        budget_bytes=None if budget is None else max(budget - reserved_bytes, 0),
+        has_disk=memory.disk.path is not None,
+        slots=memory.slots,
+        how=memory.placement,
+        when=memory.optimizer_update,
+    )
+    tiers = _TIERS[model] = _open(units, placement, world, memory)
+    return tiers
+
+
+def tiers_of(model: nn.Module) -> Tiers | None:
+    """Return the tiers of a model, if it has any."""
+    return _TIERS.get(model)
+
+
+def sizes_of(model: nn.Module) -> list[Sizes]:
+    """Return the sizes of a prepared model's units on this rank, what is in no block last."""
+    return [_sizes(name, own, is_block) for name, _, own, is_block in _groups(model)]
+
+
+def budget_bytes(memory: MemoryConfig, world: World) -> int | None:
+    """Return the bytes that this process may take, or None for no limit.
+
+    Raises:
+        ConfigError: More than the machine has.
+    """
+    text = memory.host if memory.host is not None else memory.device
+    if text is None:
+        return None
+    if text == "auto":
+        return int(AUTO_SHARE * (free_bytes(world.device) + psutil.Process().memory_info().rss))
+    total = psutil.virtual_memory().total
+    size = parse_size(text, total)
+    if size > total:
+        raise ConfigError(f"memory.host={text}: expected at most what the machine has, found {total} bytes; use auto")
+    return size
+
+
+def _open(
+    units: Sequence[tuple[str, nn.Module, list[nn.Parameter], bool]], placement: Placement, world: World, memory: MemoryConfig
+) -> Tiers:
+    folder = None
+    files: list[DirectFile] = []
+    if placement.disk_bytes:
+        assert memory.disk.path is not None
+        state = Path(memory.disk.path)
+        limit = None
+        if memory.disk.budget not in (None, "auto"):
+            filesystem = os.statvfs(state if state.exists() else Path.cwd())
+            limit = parse_size(str(memory.disk.budget), filesystem.f_blocks * filesystem.f_frsize)
+        folder = TierFolder(state, world.rank, placement.disk_bytes, limit)
+    made = []
+    try:
+        for number, ((name, module, own, _), homes) in enumerate(zip(units, placement.homes, strict=True)):
+            shapes = [padded_shape(parameter, SHARD) for parameter in own if is_sharded(parameter)]
+            places = lay_down(own, shapes, [local_values(parameter).numel() for parameter in own])
+            unit = Unit(name, module, places, _region(places), homes)
+            path = folder.file(f"unit-{number}") if folder is not None else Path()
+            file = open_regions(unit, path)
+            if file is not None:
+                files.append(file)
+            made.append(unit)
+    except Exception:
+        for file in files:
+            file.close()
+        if folder is not None:
+            folder.close()
+        raise
+    return Tiers(made, slot_count=memory.slots, when=memory.optimizer_update, folder=folder, files=files)
+
+
+def _groups(model: nn.Module) -> list[tuple[str, nn.Module, list[nn.Parameter], bool]]:
+    """Return the units that `fully_shard` made, in forward order, and last what is in no block.
+
+    Raises:
+        ConfigError: The model is not sharded.
+    """
+    if not isinstance(model, FSDPModule):
+        raise ConfigError(f"{type(model).__name__}: tiers need a sharded model; call modelzoo.runtime.prepare with tiers first")
+    names = {id(module): name for name, module in model.named_modules()}
+    seen: set[int] = set()
+    groups: list[tuple[str, nn.Module, list[nn.Parameter], bool]] = []
+    for unit in prepared(model).units:
+        if isinstance(unit, FSDPModule):
+            own = [parameter for parameter in unit.parameters() if id(parameter) not in seen]
+            seen.update(id(parameter) for parameter in own)
+            groups.append((names[id(unit)], unit, own, True))
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in seen]
+    if rest:
+        groups.append(("(rest)", model, rest, False))
+    return groups
+
+
+def _sizes(name: str, own: Sequence[nn.Parameter], is_block: bool) -> Sizes:
+    shard = sum(aligned(max(math.prod(padded_shape(parameter, SHARD)), 1)) for parameter in own if is_sharded(parameter))
+    trained = sum(local_values(parameter).numel() for parameter in own if parameter.requires_grad)
+    return Sizes(name, shard, sum(parameter.numel() for parameter in own), trained, is_block)
+
+
+def _region(places: Sequence[Place]) -> int:
+    last = places[-1]
+    return last.start + aligned(max(math.prod(last.padded), 1))

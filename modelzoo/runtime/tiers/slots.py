@@ -1,0 +1,81 @@
+"""The ring of slots that blocks pass through on their way from the disk: filled ahead of use, kept while nobody needs the room."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from modelzoo.runtime.tiers.direct_file import Buffer
+from modelzoo.runtime.tiers.unit import Unit
+
+__all__ = ["Slot", "Slots"]
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """Memory of one unit's parameters."""
+
+    buffer: Buffer
+    unit: Unit | None = None
+    """Whose values it holds, or will hold when `filled` is done."""
+    filled: Future[None] | None = None
+    users: int = 0
+    """Parameters of the unit that are still to be copied out, and updates that run."""
+    last_use: int = 0
+
+
+@dataclass(slots=True)
+class Slots:
+    """Slots of one size; a unit that is larger gets memory of its own for the time of its use.
+
+    Args:
+        count: How many.
+        elements: float32 values of each.
+    """
+
+    count: int
+    elements: int
+    slots: list[Slot] = field(default_factory=list)
+    oversized: dict[int, Slot] = field(default_factory=dict)
+    _clock: int = 0
+
+    def find(self, unit: Unit) -> Slot | None:
+        """Return the slot that holds a unit, or is being filled with it."""
+        if unit.elements > self.elements:
+            return self.oversized.get(id(unit))
+        return next((slot for slot in self.slots if slot.unit is unit), None)
+
+    def take(self, unit: Unit) -> Slot | None:
+        """Return a slot for a unit that none holds, the one that was used longest ago; None if all are in use."""
+        if unit.elements > self.elements:
+            slot = self.oversized[id(unit)] = Slot(Buffer(unit.elements))
+        else:
+            if len(self.slots) < self.count:
+                self.slots.append(Slot(Buffer(self.elements)))
+            free = [slot for slot in self.slots if not slot.users and (slot.filled is None or slot.filled.done())]
+            if not free:
+                return None
+            slot = min(free, key=lambda each: each.last_use)
+        slot.unit, slot.filled = unit, None
+        self.touch(slot)
+        return slot
+
+    def touch(self, slot: Slot) -> None:
+        """Note that a slot is used now."""
+        self._clock += 1
+        slot.last_use = self._clock
+
+    def release(self, slot: Slot) -> None:
+        """Note that one user is done; memory of an oversized unit goes with its last."""
+        slot.users -= 1
+        if not slot.users and slot.unit is not None and slot.unit.elements > self.elements:
+            self.oversized.pop(id(slot.unit), None)
+
+    def forget(self, unit: Unit) -> None:
+        """Drop what is held of a unit: its values have changed elsewhere."""
+        slot = self.find(unit)
+        if slot is not None:
+            slot.unit = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that is in use now."""
+        return sum(slot.buffer.size_bytes for slot in [*self.slots, *self.oversized.values()])

@@ -1,0 +1,93 @@
+"""What stands in a model or an optimizer for values that are in a lower tier."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from modelzoo.runtime.tiers.direct_file import Buffer
+from modelzoo.runtime.tiers.unit import Kind, Unit
+from modelzoo.sharded import held
+
+__all__ = ["AwayGradient", "AwayValues", "Values", "stand_in"]
+
+
+class Values(Protocol):
+    """Reads and writes a parameter's values of a kind; the tiers do."""
+
+    def read(self, unit: Unit, number: int, kind: Kind) -> Tensor:
+        """Return them, in memory of their own."""
+
+    def write(self, unit: Unit, number: int, kind: Kind, values: Tensor) -> None:
+        """Replace them."""
+
+
+class AwayValues:
+    """The place of a parameter's values of one kind; see `modelzoo.sharded.Away`.
+
+    Args:
+        tiers: Where they are.
+        unit: Whose they are.
+        number: Of the parameter in the unit.
+        kind: Which values.
+    """
+
+    def __init__(self, tiers: Values, unit: Unit, number: int, kind: Kind) -> None:
+        self._tiers, self._unit, self._number, self._kind = tiers, unit, number, kind
+
+    def read(self) -> Tensor:
+        """Return the values."""
+        return self._tiers.read(self._unit, self._number, self._kind)
+
+    def write(self, values: Tensor) -> None:
+        """Replace the values."""
+        self._tiers.write(self._unit, self._number, self._kind, values)
+
+
+class AwayGradient:
+    """A gradient that is on disk: its norm is known from when it was put there, and a factor is applied when it is used.
+
+    Args:
+        unit: Whose it is.
+        number: Of the parameter in the unit.
+    """
+
+    def __init__(self, unit: Unit, number: int) -> None:
+        self._unit, self._number = unit, number
+        self.norm: Tensor = torch.zeros(())
+        """() float32, of this rank's part, before any factor."""
+
+    def add(self, values: Tensor, buffer: Buffer, piece: int) -> None:
+        """Add a micro-batch's gradient to what is there.
+
+        Args:
+            values: Flat, may be changed.
+            buffer: Of `piece` values.
+            piece: How many are read and written at a time.
+        """
+        unit, place, region = self._unit, self._unit.places[self._number], self._unit.regions["gradients"]
+        is_first = self._number not in unit.stored_gradients
+        for low in range(0, place.numel, piece):
+            high = min(low + piece, place.numel)
+            if not is_first:
+                values[low:high] += region.load(place.start + low, place.start + high, buffer)
+            buffer.values[: high - low].copy_(values[low:high])
+            region.store(place.start + low, buffer.values[: high - low], buffer)
+        self.norm = torch._foreach_norm([values])[0] if place.numel else torch.zeros(())
+        unit.stored_gradients.add(self._number)
+        unit.gradient_factors[self._number] = 1.0
+
+    def scale(self, factor: float) -> None:
+        """Multiply it, when it is used."""
+        self._unit.gradient_factors[self._number] *= factor
+
+
+def stand_in(parameter: nn.Parameter, away: AwayValues) -> Tensor:
+    """Return a tensor of the parameter's shape and layout that has no memory, only the place of its values."""
+    assert isinstance(parameter, DTensor)
+    local = torch.empty(held(parameter).shape, device="meta")
+    shape, stride = parameter.shape, parameter.stride()
+    tensor = DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride)
+    held(tensor).away = away  # type: ignore[attr-defined]  # read by modelzoo.sharded
+    return tensor

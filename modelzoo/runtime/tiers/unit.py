@@ -1,0 +1,142 @@
+"""A block's values as the tiers see them: for each kind a region, in memory or in a file, where its parameters lie in order."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from modelzoo.runtime.tiers.direct_file import ALIGNMENT, Buffer, DirectFile
+
+__all__ = ["KINDS", "FileRegion", "Home", "Kind", "MemoryRegion", "Place", "Region", "Unit", "aligned", "lay_down", "open_regions"]
+
+Kind = Literal["parameters", "exp_avg", "exp_avg_sq", "gradients"]
+Home = Literal["memory", "disk"]
+KINDS: tuple[Kind, ...] = ("parameters", "exp_avg", "exp_avg_sq", "gradients")
+ELEMENTS = ALIGNMENT // 4
+"""float32 values to which every parameter's place is aligned."""
+
+
+def aligned(elements: int) -> int:
+    """Return a number of float32 values rounded up to whole pages."""
+    return -(-elements // ELEMENTS) * ELEMENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a parameter lies in every region of its unit."""
+
+    parameter: nn.Parameter
+    start: int
+    """Values before it; whole pages."""
+    numel: int
+    """Values of this rank's shard."""
+    padded: tuple[int, ...]
+    """Shape of the shard with the rows that make all ranks' equal."""
+
+
+class Region(Protocol):
+    """Values of one kind of one unit."""
+
+    def load(self, start: int, stop: int, into: Buffer) -> Tensor:
+        """Return values `start` to `stop`, flat; they may lie in `into`."""
+
+    def store(self, start: int, values: Tensor, source: Buffer) -> None:
+        """Keep values that `load` returned and that were changed."""
+
+
+class MemoryRegion:
+    """A region in memory: what is loaded is the region itself.
+
+    Args:
+        elements: float32 values, zeros at first.
+    """
+
+    def __init__(self, elements: int) -> None:
+        self.values = torch.zeros(elements)
+
+    def load(self, start: int, stop: int, into: Buffer) -> Tensor:
+        """Return a view."""
+        return self.values[start:stop]
+
+    def store(self, start: int, values: Tensor, source: Buffer) -> None:
+        """Keep values, unless they are the region's own."""
+        target = self.values[start : start + len(values)]
+        if target.data_ptr() != values.data_ptr():
+            target.copy_(values)
+
+
+class FileRegion:
+    """A region in a file.
+
+    Args:
+        file: Of the unit.
+        offset: First byte in it.
+    """
+
+    def __init__(self, file: DirectFile, offset: int) -> None:
+        self._file, self._offset = file, offset
+
+    def load(self, start: int, stop: int, into: Buffer) -> Tensor:
+        """Read whole pages into the buffer and return the values; `start` is at a page."""
+        self._file.read(self._offset + 4 * start, into.view[: 4 * aligned(stop - start)])
+        return into.values[: stop - start]
+
+    def store(self, start: int, values: Tensor, source: Buffer) -> None:
+        """Write whole pages from the buffer that holds the values."""
+        if values.data_ptr() != source.values.data_ptr():
+            source.values[: len(values)].copy_(values)
+        self._file.write(self._offset + 4 * start, source.view[: 4 * aligned(len(values))])
+
+
+@dataclass(slots=True)
+class Unit:
+    """A block, or what is in no block."""
+
+    name: str
+    module: nn.Module
+    places: tuple[Place, ...]
+    elements: int
+    """Values of a region, page ends included."""
+    homes: Mapping[Kind, Home]
+    regions: dict[Kind, Region] = field(default_factory=dict)
+    """Kinds that are not where torch has them; parameters and gradients whose home is memory have none."""
+    stored_gradients: set[int] = field(default_factory=set)
+    """Numbers of the places whose gradient is in its region."""
+    gradient_factors: dict[int, float] = field(default_factory=dict)
+    """What each of them is to be multiplied by (clipping)."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether its parameters come from a lower tier."""
+        return self.homes["parameters"] == "disk"
+
+
+def lay_down(parameters: Sequence[nn.Parameter], shapes: Sequence[tuple[int, ...]], numels: Sequence[int]) -> tuple[Place, ...]:
+    """Return a place for each parameter, one after the other.
+
+    Args:
+        parameters: Of a unit.
+        shapes: Padded shape of each one's shard.
+        numels: Values of each one's shard.
+    """
+    places, start = [], 0
+    for parameter, shape, numel in zip(parameters, shapes, numels, strict=True):
+        places.append(Place(parameter, start, numel, shape))
+        start += aligned(max(torch.Size(shape).numel(), 1))
+    return tuple(places)
+
+
+def open_regions(unit: Unit, path: Path) -> DirectFile | None:
+    """Make the regions of a unit; the file is None where nothing of it is on disk."""
+    on_disk = [kind for kind in KINDS if unit.homes[kind] == "disk"]
+    file = DirectFile(path, 4 * unit.elements * len(on_disk)) if on_disk else None
+    for number, kind in enumerate(on_disk):
+        assert file is not None
+        unit.regions[kind] = FileRegion(file, 4 * unit.elements * number)
+    for kind in ("exp_avg", "exp_avg_sq"):
+        if kind not in unit.regions:
+            unit.regions[kind] = MemoryRegion(unit.elements)
+    return file
