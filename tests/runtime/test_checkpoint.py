@@ -2,7 +2,6 @@ import json
 import os
 import random
 import re
-import resource
 import shutil
 import signal
 import time
@@ -10,12 +9,12 @@ import time
 import numpy as np
 import pytest
 import torch
-from tiny_model import adamw, build, step
+from saved_models import assert_same, save, trained
+from tiny_model import build, step
 from torch import nn
 
 from modelzoo.errors import CheckpointError, SaveError
 from modelzoo.runtime import (
-    Identity,
     collect_random_state,
     connect,
     find_latest,
@@ -24,38 +23,16 @@ from modelzoo.runtime import (
     optimizer_tensors,
     restore_random_state,
     retain,
-    save_checkpoint,
     set_aside,
     step_folders,
     sweep,
 )
-
-IDENTITY = Identity("config", "data")
 
 
 @pytest.fixture
 def world():
     with connect(device="cpu") as one:
         yield one
-
-
-def trained(steps: int = 2, seed: int = 0):
-    model = build(seed=seed)
-    optimizer = adamw(model)
-    for number in range(steps):
-        step(model, optimizer, seed=number)
-    return model, optimizer
-
-
-def save(folder, number, world, model, optimizer, state=None):
-    return save_checkpoint(
-        folder, number, model=model, optimizer=optimizer, world=world, state=state or {"position": number}, identity=IDENTITY
-    )
-
-
-def assert_same(first, second):
-    assert list(first) == list(second)
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_state_comes_back_bit_for_bit_and_training_goes_on_the_same(tmp_path, world):
@@ -106,60 +83,6 @@ def test_published_checkpoint_is_never_written_into(tmp_path, world):
     save(tmp_path, 2, world, model, optimizer)
     with pytest.raises(SaveError, match="step-2: exists already"):
         save(tmp_path, 2, world, model, optimizer)
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing catches it, so nothing is tidied up."""
-
-
-STEPS_OF_PUBLISHING = [(os, "fsync"), (os, "rename"), (os, "open"), (os, "close"), (shutil, "rmtree"), (shutil, "disk_usage")]
-
-
-def kill_at(monkeypatch, number):
-    """Raise at the `number`-th of all calls that publishing makes to the system; return the count so far."""
-    calls = {"count": 0}
-
-    def wrap(function):
-        def counted(*args, **kwargs):
-            calls["count"] += 1
-            if calls["count"] == number:
-                raise Killed
-            return function(*args, **kwargs)
-
-        return counted
-
-    for module, name in STEPS_OF_PUBLISHING:
-        monkeypatch.setattr(module, name, wrap(getattr(module, name)))
-    return calls
-
-
-def test_kill_at_every_point_of_publishing_leaves_old_or_new(tmp_path, world, monkeypatch):
-    old_model, old_optimizer = trained(1)
-    model, optimizer = trained(2)
-    expected = {1: dict(model_tensors(old_model)), 2: dict(model_tensors(model))}
-    seen = set()
-    for number in range(1, 100):
-        folder = tmp_path / str(number)
-        for first in (0, 1):
-            save(folder, first, world, old_model, old_optimizer)
-        with monkeypatch.context() as patched:
-            calls = kill_at(patched, number)
-            try:
-                save(folder, 2, world, model, optimizer)
-                retain(folder, 1)
-            except Killed:
-                pass
-        found = find_latest(folder)
-        seen.add(found.manifest.step)
-        other, fresh = trained(0, seed=4)
-        load_checkpoint(found.path, model=other, optimizer=fresh, world=world)
-        assert_same(model_tensors(other), expected[found.manifest.step])
-        sweep(folder)
-        assert not [path for path in folder.iterdir() if path.name.startswith(".tmp-")]
-        if calls["count"] < number:
-            break
-    assert number > 12
-    assert seen == {1, 2}
 
 
 def test_killed_process_loses_nothing(tmp_path, world):
@@ -285,25 +208,6 @@ def test_too_little_space_is_refused_before_writing(tmp_path, world, monkeypatch
     with pytest.raises(SaveError, match=r"save of step 2 needs 1\.0 MiB, 4\.0 KiB free at "):
         save(tmp_path, 2, world, *trained())
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("tenth", range(10))
-def test_full_disk_leaves_the_old_checkpoint(tmp_path, world, tenth):
-    save(tmp_path, 1, world, *trained(1))
-    model, optimizer = trained(2)
-    largest = max(path.stat().st_size for path in (tmp_path / "step-1").iterdir())
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest * tenth // 10, before[1]))
-        with pytest.raises(SaveError, match=r"save of step 2 at .*step-2: File too large; it needs .*intact"):
-            save(tmp_path, 2, world, model, optimizer)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
-    assert find_latest(tmp_path).manifest.step == 1
-    save(tmp_path, 2, world, model, optimizer)
 
 
 def test_model_of_another_shape_is_refused_and_left_alone(tmp_path, world):
