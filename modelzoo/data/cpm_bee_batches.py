@@ -50,7 +50,7 @@ class _Token(NamedTuple):
     id: int
     number: int
     segment: int
-    count: int
+    num_segments: int
     offset: int = 0
     sample: int = 0
     is_context: bool = False
@@ -130,7 +130,10 @@ def bee_training_batch(tokenizer: Tokenizer, trees: Sequence[Tree], vocab_size: 
 
 def _context(tree: BeeTree) -> list[_Token]:
     lists = (tree.ids, tree.numbers, tree.segments, tree.counts, tree.offsets, tree.samples)
-    return [_Token(*values, is_context=True) for values in zip(*lists, strict=True)]
+    return [
+        _Token(token, number, segment, count, offset, sample, True)
+        for token, number, segment, count, offset, sample in zip(*lists, strict=True)
+    ]
 
 
 def _extra(trees: Sequence[BeeTree], *, has_answers: bool = False) -> dict[tuple[int, int], int]:
@@ -172,7 +175,7 @@ def _padded(
         mask=of(lambda token: 1).bool(),
         context=of(lambda token: token.is_context).bool(),
         numbers=of(lambda token: token.number),
-        segments=(of(lambda token: token.segment), of(lambda token: token.count), of(lambda token: token.offset), relations),
+        segments=(of(lambda token: token.segment), of(lambda token: token.num_segments), of(lambda token: token.offset), relations),
         samples=of(lambda token: token.sample),
         extra=(pairs[:, 0], pairs[:, 1]),
         words=tuple(_words(tree, extra, vocab_size) for tree in trees),
