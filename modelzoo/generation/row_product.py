@@ -61,7 +61,7 @@ class RowProduct:
             (..., out) float32.
         """
         if hidden.dim() > 3:
-            return self(hidden.view(1, 1, -1)).view(*hidden.shape[:-1], self._out_features)
+            return self(hidden.reshape(1, 1, -1)).view(*hidden.shape[:-1], self._out_features)
         row = hidden.expand(self._count, 1, -1)
         if self._biases is None:
             mapped = torch.bmm(row, self._chunks)

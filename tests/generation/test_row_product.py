@@ -30,6 +30,7 @@ def test_the_result_is_that_of_a_linear_map(monkeypatch, threads, bias, scale, s
     torch.testing.assert_close(product(hidden), expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(product(hidden[0]), expected[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(product(hidden[0, 0]), expected[0, 0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(product(hidden.unsqueeze(1)), expected.unsqueeze(1), rtol=0, atol=1e-5)
 
 
 def test_more_outputs_than_a_tile_are_transposed(monkeypatch):
