@@ -77,7 +77,6 @@ class CPM2(T5):
     config: CPM2Config
     tasks: ClassVar[tuple[Task, ...]] = ("base", "seq2seq_lm")
     runs_in_float16 = True  # its maps are scaled by their width for that
-    runs_in_float16 = True  # its maps are scaled by their width for that
 
     def __init__(self, config: CPM2Config, task: Task = "seq2seq_lm") -> None:
         super().__init__(config, task)
