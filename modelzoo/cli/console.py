@@ -8,6 +8,9 @@ from typing import Any
 
 import typer
 
+from modelzoo.errors import ConfigError
+from modelzoo.launch import board_of, place_of
+
 __all__ = ["Ended", "columns", "is_first_process", "say", "say_error", "say_json"]
 
 
@@ -24,8 +27,8 @@ class Ended(Exception):  # it is no error: the command said what there is to say
 
 
 def is_first_process() -> bool:
-    """Return whether this process is the one that prints: the only one, or torchrun's rank 0."""
-    return os.environ.get("RANK", "0") in ("", "0")
+    """Return whether this process is the one that prints: the only one, or rank 0."""
+    return _rank() == 0
 
 
 def say(text: str = "") -> None:
@@ -40,18 +43,27 @@ def say_json(value: Any) -> None:
 
 
 def say_error(text: str, *, everywhere: bool = False) -> None:
-    """Write an error as one block to stderr.
+    """Write an error as one block to stderr; a rank that `modelzoo` started leaves it to that process, which puts the cause first.
 
     Args:
         text: What was expected, what came and what to do; later lines are details.
         everywhere: Whether a process other than the first writes too, with its rank in front.
     """
-    if is_first_process():
+    if (board := board_of(os.environ)) is not None:
+        board.set(f"error/{_rank()}", text)
+    elif is_first_process():
         typer.echo(f"error: {text}", err=True)
     elif everywhere:
-        typer.echo(f"error on rank {os.environ['RANK']}: {text}", err=True)
+        typer.echo(f"error on rank {_rank()}: {text}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+def _rank() -> int:
+    try:
+        return place_of(os.environ).rank
+    except ConfigError:  # said by what needs the place; until then there is one process
+        return 0
 
 
 def columns(rows: Sequence[Sequence[str]], *, indent: int = 1, gap: int = 2) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import typer
 
 from modelzoo.cli.console import Ended, is_first_process, say
+from modelzoo.cli.ranks import on_ranks
 from modelzoo.cli.results import quiet_transformers, say_result, show_log
 
 __all__ = ["demo"]
@@ -19,6 +20,7 @@ def demo(ctx: typer.Context) -> None:
     from modelzoo.config import resolve_settings
 
     resolved = resolve_settings("demo", ctx.args)
+    on_ranks(ctx, ["demo", *ctx.args], resolved.settings.parallel.ranks, asked_by="parallel.ranks")
     for note in resolved.notes:
         say(f"note     {note}")
     show_log()

@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        code = build_app()(words, prog_name="modelzoo", standalone_mode=False)
+        code = build_app()(words, prog_name="modelzoo", standalone_mode=False, obj={"is_debug": is_debug})
         if code == _INTERRUPTED:  # typer turns Ctrl-C into this code without a word
             say_error("interrupted")
         return code if isinstance(code, int) else 0

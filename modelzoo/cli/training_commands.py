@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from modelzoo.cli.console import say
+from modelzoo.cli.ranks import on_ranks
 from modelzoo.cli.results import say_result, show_log
 
 __all__ = ["resume", "train"]
@@ -19,12 +20,15 @@ def train(
 
     modelzoo train bert-boolq model=FOLDER data.train=FILE data.validation=FILE train.epochs=3
 
-    `modelzoo explain` lists all keys; Hugging Face's names (learning_rate, num_train_epochs) are understood. On several processes:
-    torchrun --nproc-per-node 2 -m modelzoo train RECIPE.
+    modelzoo train bert-boolq ranks=4 starts four processes on this machine; torchrun -m modelzoo train and srun modelzoo train
+    bring their own. Ctrl-C finishes the step and saves, a second one stops at once; SIGTERM saves and ends with exit code 75.
+
+    `modelzoo explain` lists all keys; Hugging Face's names (learning_rate, num_train_epochs) are understood.
     """
     from modelzoo.config import resolve_settings
 
     resolved = resolve_settings(recipe, ctx.args)
+    on_ranks(ctx, ["train", recipe, *ctx.args], resolved.settings.parallel.ranks, asked_by="parallel.ranks")
     for note in resolved.notes:
         say(f"note     {note}")
     show_log()
@@ -34,9 +38,21 @@ def train(
 
 
 def resume(
+    ctx: typer.Context,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was stopped, as runs/bert-boolq-001.")],
+    ranks: Annotated[int | None, typer.Option(min=1, help="Processes to start here; by default as many as train started.")] = None,
 ) -> None:
-    """Continue a run from its last checkpoint; nothing is edited, and the result is that of a run that never stopped."""
+    """Continue a run from its last checkpoint; nothing is edited, and the result is that of a run that never stopped.
+
+    Any number of processes may do it, also another than before.
+    """
+    wanted = ranks
+    if wanted is None and (run / "resolved.yaml").is_file():
+        from modelzoo.config import load_settings
+
+        wanted = load_settings(str(run / "resolved.yaml")).parallel.ranks
+    words = ["resume", str(run), *([] if ranks is None else ["--ranks", str(ranks)])]
+    on_ranks(ctx, words, wanted, asked_by=None if ranks is None else "--ranks")
     show_log()
     from modelzoo.training import resume as go_on
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import modelzoo.errors as errors
 from modelzoo.errors import ModelZooError, RankError
+from modelzoo.runtime.lost import CollectiveLost, is_lost
 from modelzoo.runtime.process import World
 
 __all__ = ["agree", "failing_together", "mark_agreed", "raise_together"]
@@ -74,28 +75,48 @@ def failing_together(world: World, doing: str = "the run") -> Iterator[None]:
 
     Args:
         world: The processes.
-        doing: What the message says the ranks were doing.
+        doing: What the ranks do first, until one says that it enters something else.
 
     Raises:
-        RankError: Another rank failed first, or was lost.
+        ModelZooError: Of the class of the error with which a rank failed first, RankError for one that is not modelzoo's.
+        RankError: Another rank was lost or is late; the message says which, and in what.
     """
+    if world.roll_call is not None:
+        world.enter(doing)
     try:
         yield
     except Exception as error:
         if world.world_size == 1 or error is world.agreed_error:
             raise
-        rank, message = world.first_failure(f"{type(error).__name__}: {error}")
-        world.close()
-        if rank != world.rank:
-            raise RankError(f"rank {rank} failed first in {doing}: {message} (rank {world.rank} stopped with it)") from error
-        if isinstance(error, RuntimeError) and not isinstance(error, ModelZooError) and _is_lost_connection(error):
+        lost = error
+        if is_lost(error) and not isinstance(error, CollectiveLost):
+            lost = CollectiveLost("an exchange between ranks", str(error))
+        if world.roll_call is None:
+            world.close()
+            if lost is error:
+                raise
             raise RankError(f"rank {world.rank} of {world.world_size} lost another rank in {doing}: {error}") from error
+        explained = _leave(world, lost)
+        raise explained or error from error
+    except KeyboardInterrupt as interrupt:
+        if world.roll_call is not None:
+            _leave(world, interrupt)
         raise
 
 
-def _is_lost_connection(error: RuntimeError) -> bool:
-    text = str(error).lower()
-    return any(word in text for word in ("connection", "timed out", "timeout", "gloo", "nccl", "socket"))
+def _leave(world: World, error: BaseException) -> Exception | None:
+    """Tell the others of an error, or find out which of them caused it; leave the group, so that nobody waits for this rank."""
+    assert world.roll_call is not None
+    told = world.roll_call
+    if not isinstance(error, CollectiveLost):
+        explained = told.explain(error)
+        world.abandon()
+    else:
+        world.abandon()
+        explained = told.explain(error)
+    told.farewell()
+    world.close()
+    return explained
 
 
 def _short(text: str) -> str:

@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.runtime.axes import REPLICATE
-from modelzoo.runtime.traffic import Traffic
+from modelzoo.runtime.lost import in_collective
+from modelzoo.runtime.traffic import NAMES, Traffic
 
 __all__ = ["count_traffic"]
 
@@ -44,7 +45,8 @@ class _Waited:
         """Wait for it."""
         started = time.perf_counter()
         try:
-            return self._work.wait(*args)
+            with in_collective(NAMES[self._kind]):
+                return self._work.wait(*args)
         finally:
             self._traffic.waited(self._kind, time.perf_counter() - started)
 
@@ -66,7 +68,8 @@ class _Counted:
         if self.kind == "reduce" and size == 1:
             return start()
         started = time.perf_counter()
-        work = start()
+        with in_collective(NAMES[self.kind]):
+            work = start()
         self._traffic.add(self.kind, whole.nbytes * (size - 1) // size, time.perf_counter() - started)
         return None if work is None else _Waited(work, self._traffic, self.kind)
 

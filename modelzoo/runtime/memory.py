@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from modelzoo.launch import place_of
+
 __all__ = ["free_bytes"]
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -28,7 +30,7 @@ def free_bytes(device: torch.device) -> int:
     free = free if available is None else available
     with contextlib.suppress(OSError, ValueError):  # no control group, or one without a limit
         free = min(free, int(CGROUP_LIMIT.read_text()) - int(CGROUP_USED.read_text()))
-    return max(free, 0) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(free, 0) // place_of(os.environ).local_size
 
 
 def _available() -> int | None:

@@ -1,11 +1,9 @@
 """The processes of a run: who takes part, on which device, and the few small things that they tell each other.
 
-A run is one plain process, without any process group, or the processes that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK,
-MASTER_ADDR, MASTER_PORT in the environment). Tensors of the model travel through `fully_shard`; what goes through here are Python
-numbers and small objects.
+A run is one plain process, without any process group, or those that `modelzoo train`, torchrun or srun started (`Place` says how
+it is known). Tensors of the model travel through `fully_shard`; what goes through here are Python numbers and small objects.
 """
 
-import json
 import logging
 import os
 import time
@@ -24,14 +22,15 @@ from torch.distributed import (  # type: ignore[attr-defined]  # documented name
 )
 
 from modelzoo.errors import ConfigError, RankError
+from modelzoo.launch import LISTEN_VARIABLE, Board, Place, board_of, place_of
+from modelzoo.runtime.lost import in_collective
+from modelzoo.runtime.roll_call import RollCall, StoreBoard
 
 __all__ = ["World", "connect"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-FAILURE_KEY = "modelzoo/first-failure"
 
 
 class World:
@@ -48,6 +47,7 @@ class World:
         timeout_s: Seconds after which a collective that a rank does not join is an error.
         tensor_size: How many neighbouring ranks compute one sample together (set by `prepare`).
         agreed_error: The error that all ranks are raising together, if any (set by `raise_together`).
+        roll_call: Where ranks say what they do; None on one process, and in a group that `connect` did not make.
     """
 
     def __init__(self, rank: int, world_size: int, local_rank: int, device: torch.device, timeout_s: float) -> None:
@@ -58,6 +58,7 @@ class World:
         self.timeout_s = timeout_s
         self.tensor_size = 1
         self.agreed_error: BaseException | None = None
+        self.roll_call: RollCall | None = None
         self._store: Store | None = None
         self._owns_group = False
 
@@ -100,10 +101,8 @@ class World:
         if self.world_size == 1:
             return [float(value) for value in values]
         total = torch.tensor(values, dtype=torch.float64)
-        try:
+        with in_collective("adding up numbers"):
             dist.all_reduce(total)
-        except RuntimeError as error:
-            raise self._lost("adding up numbers", error) from error
         return [float(value) for value in total.tolist()]
 
     def gather(self, value: T) -> list[T]:
@@ -111,10 +110,8 @@ class World:
         if self.world_size == 1:
             return [value]
         values: list[T | None] = [None] * self.world_size
-        try:
+        with in_collective("gathering values"):
             dist.all_gather_object(values, value)
-        except RuntimeError as error:
-            raise self._lost("gathering values", error) from error
         return values  # type: ignore[return-value]  # every place is filled by the collective
 
     def broadcast(self, value: T) -> T:
@@ -122,30 +119,37 @@ class World:
         if self.world_size == 1:
             return value
         values = [value]
-        try:
+        with in_collective("hearing from rank 0"):
             dist.broadcast_object_list(values, src=0)
-        except RuntimeError as error:
-            raise self._lost("hearing from rank 0", error) from error
         return values[0]
 
     def barrier(self) -> None:
         """Wait until every rank has come here."""
         self.sum([0.0])
 
-    def first_failure(self, message: str) -> tuple[int, str]:
-        """Report that this rank fails, and return the rank and the message of the one that failed first.
+    def enter(self, doing: str) -> None:
+        """Note what this rank is about to do, so that it can be named if the rank is lost there. Not collective.
 
-        Not collective. Rank 0's store holds the report; where it cannot be reached any more, this rank is the first it knows of.
+        Args:
+            doing: "the forward of step 4".
         """
-        own = (self.rank, message)
-        if self._store is None:
-            return own
-        try:
-            kept = self._store.compare_set(FAILURE_KEY, "", json.dumps(own))
-        except RuntimeError:
-            return own
-        rank, text = json.loads(kept)
-        return int(rank), str(text)
+        if self.roll_call is not None:
+            self.roll_call.enter(doing)
+
+    def meet(self, doing: str) -> None:
+        """Wait until every rank has come to this same point; for what must not be called on one rank alone. Collective.
+
+        Another collective follows it, so that no rank comes to its next meeting before all have left this one.
+
+        Args:
+            doing: What is told apart: "the save of step 4".
+
+        Raises:
+            RankError: A rank is somewhere else in the program; the message says where.
+        """
+        self.enter(doing)
+        if self.roll_call is not None:
+            self.roll_call.arrive(doing, self.timeout_s)
 
     def joined(self) -> Self:
         """Return this world with a process group, also where one process alone has made none yet."""
@@ -155,11 +159,17 @@ class World:
             self._owns_group = True
         return self
 
-    def close(self) -> None:
-        """Leave the process group, if `connect` made one; the other ranks notice at once if they still wait for this one."""
+    def abandon(self) -> None:
+        """Drop the connections to the other ranks, so that those that wait for this one notice at once."""
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
         self._owns_group = False
+
+    def close(self) -> None:
+        """Leave the process group, if `connect` made one; the other ranks notice at once if they still wait for this one."""
+        if self.roll_call is not None:
+            self.roll_call.leave()
+        self.abandon()
         self._store = None
 
     def __enter__(self) -> Self:
@@ -167,12 +177,6 @@ class World:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-    def _lost(self, doing: str, error: RuntimeError) -> RankError:
-        return RankError(
-            f"rank {self.rank} of {self.world_size}: {doing}: another rank was lost, or did not answer within "
-            f"{self.timeout_s:g} s ({str(error).splitlines()[0][:200]}); look at that rank's own message"
-        )
 
 
 def connect(timeout_s: float = 60, device: str | torch.device | None = None, *, join_timeout_s: float = 900) -> World:
@@ -189,39 +193,26 @@ def connect(timeout_s: float = 60, device: str | torch.device | None = None, *, 
         ConfigError: The environment has RANK without WORLD_SIZE, or values that are no rank numbers.
         RankError: Not every rank joined in time; the message names those that did not.
     """
-    rank, world_size, local_rank = _places()
-    place = _device(device, local_rank)
-    world = World(rank, world_size, local_rank, place, timeout_s)
+    own = place_of(os.environ)
+    place = _device(device, own.local_rank)
+    world = World(own.rank, own.world_size, own.local_rank, place, timeout_s)
     if dist.is_initialized():
         world.rank, world.world_size = dist.get_rank(), dist.get_world_size()
         return world
-    if world_size == 1:
+    if own.world_size == 1:
         return world
     started = time.monotonic()
-    store = _meeting_place(rank, world_size, join_timeout_s)
-    _wait_for_all(store, rank, world_size, join_timeout_s - (time.monotonic() - started))
+    store, keeper = _meeting_place(own, join_timeout_s)
+    _wait_for_all(store, own, join_timeout_s - (time.monotonic() - started))
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s))
+    dist.init_process_group(backend, store=store, rank=own.rank, world_size=own.world_size, timeout=timedelta(seconds=timeout_s))
     world._store, world._owns_group = store, True
+    folder = board_of(os.environ)
+    board: Board = folder if folder is not None else StoreBoard(store)
+    world.roll_call = RollCall(board, own.rank, own.world_size, keeper=keeper if folder is None else None)
+    world.roll_call.start()
     log.debug("%s joined on %s after %.1f s", world, backend, time.monotonic() - started)
     return world
-
-
-def _places() -> tuple[int, int, int]:
-    """Return rank, world size and local rank from the environment, 0, 1, 0 outside torchrun."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    texts = [os.environ.get(name) for name in names]
-    if texts[0] is None or texts[1] is None:
-        if texts[0] != texts[1]:
-            raise ConfigError(f"environment: RANK={texts[0]} and WORLD_SIZE={texts[1]}: expected both or none; use torchrun")
-        return 0, 1, 0
-    try:
-        rank, world_size, local_rank = (int(text) for text in (texts[0], texts[1], texts[2] or texts[0]))
-    except ValueError as error:
-        raise ConfigError(f"environment: {dict(zip(names, texts, strict=True))}: expected whole numbers; use torchrun") from error
-    if not 0 <= rank < world_size:
-        raise ConfigError(f"environment: RANK={rank} is not below WORLD_SIZE={world_size}; use torchrun")
-    return rank, world_size, local_rank
 
 
 def _device(device: str | torch.device | None, local_rank: int) -> torch.device:
@@ -238,32 +229,47 @@ def _device(device: str | torch.device | None, local_rank: int) -> torch.device:
     return torch.device("cuda", index)
 
 
-def _meeting_place(rank: int, world_size: int, join_timeout_s: float) -> Store:
-    """Return the store of the run: torchrun's own, or one that rank 0 opens at MASTER_ADDR and MASTER_PORT."""
-    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+def _meeting_place(place: Place, join_timeout_s: float) -> tuple[Store, int | None]:
+    """Return the store of the run and the rank that holds it: none for torchrun's own, else rank 0, at the place's address."""
     patience = timedelta(seconds=join_timeout_s)
+    where = f"{place.address}:{place.port}"
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             store: Store = next(iter(rendezvous("env://", timeout=patience)))[0]
-            return store
-        if address is None or port is None or not port.isdecimal():
-            raise ConfigError(f"environment: MASTER_ADDR={address} and MASTER_PORT={port}: expected both; use torchrun")
+            return store, None
+        if place.address is None or place.port is None:
+            raise ConfigError(
+                f"environment: MASTER_ADDR={place.address} and MASTER_PORT={place.port}: expected both; use torchrun or srun"
+            )
+        socket_number = os.environ.get(LISTEN_VARIABLE) if place.rank == 0 else None
         # rank 0 does not wait for the others here, so that those that never come can be named
-        return TCPStore(address, int(port), None, rank == 0, patience, wait_for_workers=False)
+        store = TCPStore(
+            place.address,
+            place.port,
+            None,
+            place.rank == 0,
+            patience,
+            wait_for_workers=False,
+            master_listen_fd=None if socket_number is None else int(socket_number),
+        )
+        return store, 0
     except (RuntimeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         raise RankError(
-            f"rank {rank} of {world_size}: no meeting at {address}:{port} within {join_timeout_s:g} s: {str(error).splitlines()[0]}"
+            f"rank {place.rank} of {place.world_size}: no meeting at {where} within {join_timeout_s:g} s: "
+            f"{str(error).splitlines()[0]}; look at rank 0's own messages, and whether this machine reaches that one"
         ) from error
 
 
-def _wait_for_all(store: Store, rank: int, world_size: int, seconds: float) -> None:
+def _wait_for_all(store: Store, place: Place, seconds: float) -> None:
     """Wait until every rank has said that it is there; name those that have not."""
-    keys = [f"modelzoo/here/{other}" for other in range(world_size)]
-    store.set(keys[rank], "")
+    keys = [f"modelzoo/here/{other}" for other in range(place.world_size)]
+    store.set(keys[place.rank], "")
     try:
         store.wait(keys, timedelta(seconds=max(seconds, 1.0)))
     except RuntimeError as error:
         missing = [other for other, key in enumerate(keys) if not store.check([key])]
-        raise RankError(f"rank {rank} of {world_size}: ranks {missing} did not join in time; look at their own messages") from error
+        raise RankError(
+            f"rank {place.rank} of {place.world_size}: ranks {missing} did not join in time; look at their own messages"
+        ) from error

@@ -5,7 +5,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["StepClock", "Traffic"]
+from modelzoo.runtime.lost import in_collective
+
+__all__ = ["NAMES", "StepClock", "Traffic"]
+
+NAMES = {
+    "gather": "an all-gather of parameters",
+    "reduce": "a reduce-scatter of gradients",
+    "replicate": "an all-reduce of gradients between groups",
+    "tensor": "an exchange of activations on the tensor axis",
+}
+"""What an exchange of each kind is called when it fails."""
 
 
 @dataclass(slots=True)
@@ -27,7 +37,8 @@ class Traffic:
         """Count an exchange that runs inside the block."""
         started = time.perf_counter()
         try:
-            yield
+            with in_collective(NAMES[kind]):
+                yield
         finally:
             self.add(kind, sent_bytes, time.perf_counter() - started)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from modelzoo.config import RunSettings
+from modelzoo.launch import place_of
 
 __all__ = ["runtime_options"]
 
@@ -15,7 +16,7 @@ __all__ = ["runtime_options"]
 def runtime_options(settings: RunSettings) -> Iterator[None]:
     """Set threads and determinism for the run, and put back what was set before."""
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local_processes = place_of(os.environ).local_size
     wanted = settings.runtime.threads
     if wanted is None and local_processes > 1:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

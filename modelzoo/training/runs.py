@@ -33,6 +33,7 @@ from modelzoo.runtime import (
     set_aside,
     sweep,
 )
+from modelzoo.runtime.tiers import tiers_of
 from modelzoo.training.evaluation import measure
 from modelzoo.training.identity import check_identity, deciding_settings, identity_of
 from modelzoo.training.job import Job
@@ -45,6 +46,7 @@ from modelzoo.training.preparation import Prepared, prepare
 from modelzoo.training.progress import Progress, SilentProgress, metrics_text, time_text
 from modelzoo.training.progress_choice import choose_progress
 from modelzoo.training.records import Records
+from modelzoo.training.reserve import reserved_bytes
 from modelzoo.training.result import RunResult
 from modelzoo.training.run_directory import RunDirectory
 from modelzoo.training.run_log import run_log
@@ -114,7 +116,7 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
         elif (done := world.broadcast(_finished(directory) if world.is_main else None)) is not None:
             progress.note(f"run      {directory.path} is finished already: step {done.step} of {done.total_steps}")
             return done
-        return _train_and_finish(settings, data, world, directory, progress)
+        return _train_and_finish(settings, data, world, directory, progress, stack)
 
 
 def _wrong_ranks(settings: RunSettings, world: World) -> ConfigError | None:
@@ -129,13 +131,18 @@ def _wrong_ranks(settings: RunSettings, world: World) -> ConfigError | None:
 
 
 def _train_and_finish(
-    settings: RunSettings, data: Prepared, world: World, directory: RunDirectory, progress: Progress
+    settings: RunSettings, data: Prepared, world: World, directory: RunDirectory, progress: Progress, stack: ExitStack
 ) -> RunResult:
     """Load the model, restore what was saved, train, and make the result."""
     world.enter("loading the model")
     # a new head is the same in every run and on every rank
     seed_everything(settings.train.seed)
-    model = data.pretrained.load(layout(world, settings.parallel))
+    reserved = reserved_bytes(settings, data.pretrained.config, data.train, world) if settings.memory.is_used else 0
+    model = data.pretrained.load(layout(world, settings.parallel, settings.memory, reserved_bytes=reserved))
+    tiers = tiers_of(model)
+    if tiers is not None:
+        stack.callback(tiers.close)
+        progress.note(f"memory   {tiers.describe()}")
     _say_start(progress, settings, data, model, world, directory)
     job = _job(settings, data, model, directory)
     # dropout draws differ between shares of the data; on one process nothing depends on how many numbers the new head took

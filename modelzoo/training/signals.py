@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM (preemption) and Ctrl-C ask for a save after the current step; a second Ctrl-C stops at once."""
+"""Being asked to stop: SIGTERM, SIGUSR1 (preemption) and Ctrl-C ask for a save after the step; a second Ctrl-C stops at once."""
 
 import signal
 import threading
@@ -25,7 +25,7 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -34,7 +34,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGTERM:
+        if number in (signal.SIGTERM, signal.SIGUSR1):
             self.wanted = "preempted"
         elif self.wanted == "interrupted":
             raise KeyboardInterrupt

@@ -1,0 +1,17 @@
+"""Starting many processes, and knowing one's place among them. Imports no torch: what starts the ranks stays small and quick."""
+
+from modelzoo.launch.board import BOARD_VARIABLE, Board, FolderBoard, board_of
+from modelzoo.launch.place import Place, place_of
+from modelzoo.launch.processes import LISTEN_VARIABLE, PARENT_VARIABLE, launch
+
+__all__ = [
+    "BOARD_VARIABLE",
+    "LISTEN_VARIABLE",
+    "PARENT_VARIABLE",
+    "Board",
+    "FolderBoard",
+    "Place",
+    "board_of",
+    "launch",
+    "place_of",
+]
