@@ -20,7 +20,7 @@ _TILE = 512  # outputs that are transposed at once, so that both sides stay in t
 
 def is_available() -> bool:
     """Return whether this torch multiplies on the CPU with MKL."""
-    return torch.backends.mkl.is_available()
+    return bool(torch.backends.mkl.is_available())
 
 
 class RowProduct:
