@@ -55,12 +55,17 @@ _HEADS: dict[Task, tuple[Rule, ...]] = {
     "causal_lm": (Rule("head.weight", "lm_head.weight"),),
     "classification": (Rule("head.weight", "score.weight"),),
     "token_classification": modules("head.output", "classifier"),
+    "question_answering": modules("head.output", "qa_outputs"),
 }
 
 
 def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     is_tied = task == "causal_lm" and tied
-    others = [name for name in ("lm_head", "score", "classifier") if not any(name in str(r.theirs) for r in _HEADS.get(task, ()))]
+    others = [
+        name
+        for name in ("lm_head", "score", "classifier", "qa_outputs")
+        if not any(name in str(r.theirs) for r in _HEADS.get(task, ()))
+    ]
     return Mapping(
         _RULES + (() if is_tied else _HEADS.get(task, ())),
         Prefix("transformer.", ("wte", "wpe", "h", "ln_f"), written=task != "base"),
@@ -77,6 +82,7 @@ GPT2 = FamilyConverter(
         "causal_lm": "GPT2LMHeadModel",
         "classification": "GPT2ForSequenceClassification",
         "token_classification": "GPT2ForTokenClassification",
+        "question_answering": "GPT2ForQuestionAnswering",
     },
     also={"GPT2DoubleHeadsModel": "causal_lm"},
     mappings=_mapping,

@@ -44,11 +44,12 @@ _RULES = (
 _HEADS: dict[Task, tuple[Rule, ...]] = {
     "causal_lm": modules("head", "lm_head"),
     "classification": (Rule("head.weight", "score.weight"),),
+    "question_answering": modules("head.output", "qa_outputs"),
 }
 
 
 def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
-    others = {"lm_head": "causal_lm", "score": "classification", "qa_outputs": None}
+    others = {"lm_head": "causal_lm", "score": "classification", "qa_outputs": "question_answering"}
     return Mapping(
         _RULES + _HEADS.get(task, ()),
         Prefix("transformer.", ("wte", "h", "ln_f"), written=task != "base"),
@@ -63,6 +64,7 @@ GPTJ = FamilyConverter(
         "base": "GPTJModel",
         "causal_lm": "GPTJForCausalLM",
         "classification": "GPTJForSequenceClassification",
+        "question_answering": "GPTJForQuestionAnswering",
     },
     mappings=_mapping,
     sizes={

@@ -170,26 +170,32 @@ FEED_FORWARD = (
 _FREQUENCIES = Ignore(f"{THEIR_LAYER}.self_attn.rotary_emb.inv_freq", "rotary frequencies, a constant buffer of old transformers")
 
 
-def llama_mapping(task: Task, tied: bool, feed_forward: tuple[Rule, ...] = FEED_FORWARD) -> Mapping:
+def llama_mapping(
+    task: Task, tied: bool, feed_forward: tuple[Rule, ...] = FEED_FORWARD, *, answers_under: str = "transformer."
+) -> Mapping:
     """Return the table of tensor names for a task.
 
     Args:
         task: What the model is for.
         tied: Whether the language model's head is the token embedding.
         feed_forward: The rules of the feed-forward networks.
+        answers_under: The prefix of the backbone in files for question answering; "" for that of all others.
     """
     is_tied = task == "causal_lm" and tied
     heads: dict[Task, tuple[Rule, ...]] = {
         "causal_lm": () if is_tied else (Rule("head.weight", "lm_head.weight"),),
         "classification": (Rule("head.weight", "score.weight"),),
         "token_classification": modules("head.output", "score"),
+        "question_answering": modules("head.output", "qa_outputs"),
     }
     ignore = [_FREQUENCIES]
     ignore += [Ignore("lm_head.*", "the head of the language model")] if task != "causal_lm" else []
-    ignore += [Ignore("score.*", "the head of a classifier")] if task in ("base", "causal_lm") else []
+    ignore += [Ignore("score.*", "the head of a classifier")] if "classification" not in task else []
+    ignore += [Ignore("qa_outputs.*", "the head of question answering")] if task != "question_answering" else []
+    roots, is_answering = ("embed_tokens", "layers", "norm"), bool(answers_under) and task == "question_answering"
     return Mapping(
         _RULES + feed_forward + heads.get(task, ()),
-        Prefix("model.", ("embed_tokens", "layers", "norm"), written=task != "base"),
+        Prefix("model.", roots, written=task != "base", other=answers_under, writes_other=is_answering),
         ignore=tuple(ignore),
         tied=(Tied("lm_head.weight", "model.embed_tokens.weight"),) if is_tied else (),
     )
@@ -220,6 +226,7 @@ def llama_family(
             "causal_lm": f"{name}ForCausalLM",
             "classification": f"{name}ForSequenceClassification",
             "token_classification": f"{name}ForTokenClassification",
+            "question_answering": f"{name}ForQuestionAnswering",
         },
         mappings=mappings,
         sizes={
@@ -249,6 +256,7 @@ MISTRAL = llama_family(
         (*REQUIRE, Require("layer_types", (None,), "layers of different kinds are not built for Mistral")),
         (rope(),),
     ),
+    lambda task, tied, values: llama_mapping(task, tied, answers_under=""),
 )
 """The converter of model_type "mistral"."""
 

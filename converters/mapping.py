@@ -27,11 +27,15 @@ class Prefix:
         name: The prefix with its dot; the rules' names carry it.
         roots: First components of the names that get it when a file leaves it out.
         written: Whether the exported names keep it.
+        other: Another prefix that the files of some task have in its place; "" for none.
+        writes_other: Whether this task is that one.
     """
 
     name: str
     roots: tuple[str, ...]
     written: bool
+    other: str = ""
+    writes_other: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,12 +99,16 @@ class Mapping:
                 key = key[: len(key) - len(old)] + current
         if self.prefix and key.split(".", 1)[0] in self.prefix.roots:
             return self.prefix.name + key
+        if self.prefix and self.prefix.other and key.startswith(self.prefix.other):
+            return self.prefix.name + key.removeprefix(self.prefix.other)
         return key
 
     def written(self, name: str) -> str:
         """Return a rule's name as an export writes it."""
         if self.prefix and not self.prefix.written:
             return name.removeprefix(self.prefix.name)
+        if self.prefix and self.prefix.writes_other and name.startswith(self.prefix.name):
+            return self.prefix.other + name.removeprefix(self.prefix.name)
         return name
 
     def plan(self, names: Iterable[str]) -> list[Group]:

@@ -54,7 +54,7 @@ def _experts(their_block: str, names: MappingABC[str, str], values: MappingABC[s
 
 def _mixtral_mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     names = {"gate": "w1", "up": "w3", "down": "w2"}
-    return llama_mapping(task, tied, _experts(f"{THEIR_LAYER}.block_sparse_moe", names, values))
+    return llama_mapping(task, tied, _experts(f"{THEIR_LAYER}.block_sparse_moe", names, values), answers_under="")
 
 
 MIXTRAL = llama_family(
@@ -89,7 +89,7 @@ def _qwen_mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mappi
         *(Rule(f"{ours}.feed_forward.{name}.weight", f"{theirs}.{name}_proj.weight") for name in ("gate", "up", "down")),
         Rule(f"{ours}.gate.weight", f"{theirs}_gate.weight"),
     )
-    return llama_mapping(task, tied, tuple(replace(rule, is_optional=True) for rule in rules))
+    return llama_mapping(task, tied, tuple(replace(rule, is_optional=True) for rule in rules), answers_under="")
 
 
 def _read_dense_layers(source: MappingABC[str, Any]) -> dict[str, Any]:

@@ -93,10 +93,11 @@ def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     heads: dict[Task, tuple[Rule, ...]] = {
         "causal_lm": () if is_tied else (Rule("head.weight", "lm_head.weight"),),
         "classification": (Rule("head.weight", "score.weight"),),
+        "question_answering": modules("head.output", "qa_outputs"),
     }
     ignore = [Ignore("lm_head.*", "the head of the language model")] if task != "causal_lm" else []
     ignore += [Ignore("score.*", "the head of a classifier")] if task != "classification" else []
-    ignore += [Ignore("qa_outputs.*", "the head of another task")]
+    ignore += [Ignore("qa_outputs.*", "the head of question answering")] if task != "question_answering" else []
     return Mapping(
         _RULES + heads.get(task, ()),
         Prefix("model.", ("decoder",), written=task != "base"),
@@ -112,6 +113,7 @@ OPT = FamilyConverter(
         "base": "OPTModel",
         "causal_lm": "OPTForCausalLM",
         "classification": "OPTForSequenceClassification",
+        "question_answering": "OPTForQuestionAnswering",
     },
     mappings=_mapping,
     sizes={

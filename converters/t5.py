@@ -114,6 +114,7 @@ _HEADS: dict[Task, tuple[Rule, ...]] = {
         *modules("head.output", "classification_head.out_proj"),
     ),
     "token_classification": modules("head.output", "classifier"),
+    "question_answering": modules("head.output", "qa_outputs"),
 }
 # transformers puts the encoder and the decoder of a classifier under one more name.
 _INNER = {"classification": "transformer.", "token_classification": "transformer."}
@@ -135,12 +136,16 @@ def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     ignore = [_UNUSED]
     ignore += [] if has_decoder else [Ignore("decoder.*", "this task has no decoder")]
     ignore += [] if task == "seq2seq_lm" else [Ignore("lm_head.*", "the head of the language model")]
+    ignore += [] if task == "question_answering" else [Ignore("qa_outputs.*", "the head of question answering")]
     prefix = Prefix(_INNER[task], ("shared", "encoder", "decoder"), written=True) if task in _INNER else None
     if prefix is not None:
         rules = tuple(Rule(rule.ours, f"{prefix.name}{rule.theirs}") for rule in rules)
         ties = [Tied(f"{prefix.name}{tie.alias}", f"{prefix.name}{tie.target}") for tie in ties]
         ignore = [
-            Ignore(f"{prefix.name}{entry.pattern}" if "lm_head" not in entry.pattern else entry.pattern, entry.reason)
+            Ignore(
+                f"{prefix.name}{entry.pattern}" if entry.pattern not in ("lm_head.*", "qa_outputs.*") else entry.pattern,
+                entry.reason,
+            )
             for entry in ignore
         ]
     return Mapping(rules + (() if is_tied else _HEADS.get(task, ())), prefix, ignore=tuple(ignore), tied=tuple(ties))
@@ -156,6 +161,7 @@ def _family(model_type: str, name: str, table: ConfigTable) -> FamilyConverter:
             "seq2seq_lm": f"{name}ForConditionalGeneration",
             "classification": f"{name}ForSequenceClassification",
             "token_classification": f"{name}ForTokenClassification",
+            "question_answering": f"{name}ForQuestionAnswering",
         },
         also={f"{name}WithLMHeadModel": "seq2seq_lm"},
         mappings=_mapping,

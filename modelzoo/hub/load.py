@@ -22,6 +22,9 @@ from modelzoo.sharded import is_sharded, local_box
 
 __all__ = ["LoadReport", "load_weights"]
 
+_WRITING = ("causal_lm", "seq2seq_lm")
+"""Tasks whose head is never drawn anew: it would write at random."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
@@ -153,7 +156,7 @@ def _required(facts: ModelFacts) -> Mapping[str, str]:
     if saved_as and facts.converter.head_task(facts.source or {}) == facts.task != "base":
         name = shown(saved_as[0])
         return {"head.": f"The config.json says {name}, so the file must hold that head; load another task= if it is not there."}
-    if facts.task in ("causal_lm", "seq2seq_lm"):
+    if facts.task in _WRITING:
         reason = (
             "The config does not tie the head to the token table, and a language model's head is never drawn anew; "
             'if they are one, set "tie_word_embeddings": true in config.json.'
@@ -168,7 +171,7 @@ def _fresh(facts: ModelFacts, new_head: bool) -> Mapping[str, str]:
         return {"head.": "a new head was asked for"}
     saved_as = facts.converter.saved_as(facts.source or {})
     head_task = facts.converter.head_task(facts.source or {})
-    if saved_as and head_task not in (facts.task, "base"):
+    if saved_as and head_task not in (facts.task, "base") and facts.task not in _WRITING:
         return {"head.": f"the head of {shown(saved_as[0])}"}
     return {}
 

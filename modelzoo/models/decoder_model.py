@@ -4,126 +4,40 @@ A family's file says what its embeddings and blocks are; the way through the mod
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from modelzoo.converters import Task
-from modelzoo.errors import ConfigError, DataError
-from modelzoo.layers import Decoder, Dropout, Embedding, KeyValueCache, Layout, LearnedPositionEmbedding, Linear, activation
+from modelzoo.errors import DataError
+from modelzoo.layers import Decoder, Embedding, KeyValueCache, Layout, Linear
+from modelzoo.models.answers import answer_output
+from modelzoo.models.decoder_parts import DecoderConfig, DecoderEmbeddings
 from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.heads import LinearHead
 from modelzoo.models.inputs import check_ids, check_left_padded, check_length, check_shape
 from modelzoo.models.lm_loss import lm_loss
 from modelzoo.models.losses import IGNORED, cross_entropy
-from modelzoo.models.model import Model, ModelConfig, ModelOutput
+from modelzoo.models.model import Model, ModelOutput
 from modelzoo.models.targets import require_label_kind, targets
 
 __all__ = ["DecoderConfig", "DecoderEmbeddings", "DecoderModel"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecoderConfig(ModelConfig):
-    """Sizes and options that all decoder-only families have."""
-
-    hidden_size: int
-    """D."""
-    num_layers: int
-    """Transformer blocks, at least 1."""
-    num_heads: int
-    """Attention heads of a block."""
-    intermediate_size: int
-    """Width of the feed-forward network."""
-    activation: str
-    """Of the feed-forward network, by Hugging Face's name."""
-    norm_eps: float
-    """Added to the variance, or to the mean square, in every norm."""
-    max_positions: int
-    """The longest sequence, in tokens."""
-    hidden_dropout: float = 0.0
-    """Probability of dropping a feature after every sublayer."""
-    embedding_dropout: float = 0.0
-    """Probability of dropping a feature after the embeddings."""
-    attention_dropout: float = 0.0
-    """Probability of dropping an attention weight."""
-    classifier_dropout: float = 0.0
-    """Probability of dropping a feature before the token classifier."""
-    pad_token_id: int | None = None
-    """Id of the padding token, if the family has one."""
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        ModelConfig.__post_init__(self)
-        for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("hidden_dropout", "embedding_dropout", "attention_dropout", "classifier_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must lie in 0 to 1, 1 excluded")
-        if self.norm_eps <= 0:
-            raise ConfigError(f"norm_eps={self.norm_eps} must be greater than 0")
-        activation(self.activation)
-
-
-class DecoderEmbeddings(nn.Module):
-    """Token rows, plus learned positions where a family has them, then dropout.
-
-    Args:
-        vocab_size: V.
-        hidden_size: D.
-        position: A table of positions; None for families whose attention knows positions.
-        scale: Factor on the token rows (MiniCPM).
-        padding_idx: Row that starts at zero and gets no gradient; None for none.
-        dropout: Probability of dropping a feature in training.
-    """
-
-    def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int,
-        *,
-        position: LearnedPositionEmbedding | None = None,
-        scale: float = 1.0,
-        padding_idx: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.token = Embedding(vocab_size, hidden_size, padding_idx, scale=scale)
-        self.position = position
-        self.dropout = Dropout(dropout)
-
-    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Embed.
-
-        Args:
-            ids: (tokens,) or (B, T) int64.
-            positions: The shape of `ids`, or one that broadcasts to it, int64.
-
-        Returns:
-            (tokens, D) or (B, T, D) float.
-        """
-        hidden = self.token(ids)
-        if self.position is not None:
-            hidden = hidden + self.position(positions)
-        embedded: Tensor = self.dropout(hidden)
-        return embedded
-
-
 class DecoderModel(Model):
-    """A causal decoder with one of four heads.
+    """A causal decoder with one of five heads.
 
     Positions are counted from the attention mask, so that padding on the left changes nothing. A classifier reads the last real
     token of each row. Without caches, padding is dropped at the door as in the encoders.
 
     Args:
         config: Of the family.
-        task: "base", "causal_lm", "classification" or "token_classification".
+        task: "base", "causal_lm", "classification", "token_classification" or "question_answering".
     """
 
     config: DecoderConfig
-    tasks: ClassVar[tuple[Task, ...]] = ("base", "causal_lm", "classification", "token_classification")
+    tasks: ClassVar[tuple[Task, ...]] = ("base", "causal_lm", "classification", "token_classification", "question_answering")
     embeddings: DecoderEmbeddings
     decoder: Decoder
 
@@ -153,7 +67,7 @@ class DecoderModel(Model):
             return Linear(config.hidden_size, config.num_labels, bias=False)
         if task == "token_classification":
             return LinearHead(config.hidden_size, config.num_labels, dropout=config.classifier_dropout)
-        return None
+        return LinearHead(config.hidden_size, 2) if task == "question_answering" else None
 
     @property
     def logit_scale(self) -> float:
@@ -181,6 +95,8 @@ class DecoderModel(Model):
         position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         caches: Sequence[KeyValueCache] | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
     ) -> ModelOutput:
         """Run the model.
 
@@ -192,6 +108,8 @@ class DecoderModel(Model):
                 model is scored on predicting `labels[:, 1:]`.
             caches: One a block: earlier tokens' keys and values, to which these tokens' are added. A language model then returns
                 the last token's logits alone, (B, 1, V).
+            start_positions: "question_answering": (B,) int64 column of the answer's first token.
+            end_positions: "question_answering": (B,) int64 column of its last token.
 
         Returns:
             The loss where labels were given, and the task's scores. While training a language model with labels, `logits` is None:
@@ -200,7 +118,7 @@ class DecoderModel(Model):
         Raises:
             DataError: An id, a label or a length is out of range, or labels were given that the task does not take.
         """
-        require_label_kind(self.task, labels, None, None)
+        require_label_kind(self.task, labels, start_positions, end_positions)
         self._check_caches_fit(labels, caches)
         layout = self._layout(input_ids, attention_mask, position_ids, caches)
         hidden = self.embeddings(layout.pack(input_ids), layout.positions)
@@ -213,6 +131,9 @@ class DecoderModel(Model):
             return ModelOutput(last_hidden_state=layout.unpack(hidden))
         if self.task == "token_classification":
             return self._scored(layout.unpack(hidden), labels, layout)
+        if self.task == "question_answering":
+            assert self.head is not None
+            return answer_output(layout.unpack(self.head(hidden)), layout, attention_mask, start_positions, end_positions)
         if caches is not None:
             return ModelOutput(logits=self._logits(hidden[:, -1:]))
         return self._language_model(hidden, layout, labels)

@@ -5,17 +5,17 @@ A family's file says how it counts positions and which heads it has; the way thr
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from modelzoo.converters import Task
 from modelzoo.layers import Embedding, Encoder, Layout
+from modelzoo.models.answers import answer_output
 from modelzoo.models.encoder_parts import EncoderConfig, SegmentedConfig, TextEmbeddings, post_norm_encoder
 from modelzoo.models.heads import LinearHead, MaskedLmHead, Pooler
 from modelzoo.models.inputs import check_ids, check_length, check_shape
-from modelzoo.models.losses import IGNORED, cross_entropy, span_loss
+from modelzoo.models.losses import IGNORED, cross_entropy
 from modelzoo.models.model import Model, ModelOutput
-from modelzoo.models.targets import require_label_kind, span_targets, targets
+from modelzoo.models.targets import require_label_kind, targets
 
 __all__ = ["EncoderModel", "UnsegmentedModel"]
 
@@ -155,7 +155,7 @@ class EncoderModel(Model):
         assert self.head is not None
         scores = layout.unpack(self.head(hidden))
         if self.task == "question_answering":
-            return self._answer(scores, layout, attention_mask, start_positions, end_positions)
+            return answer_output(scores, layout, attention_mask, start_positions, end_positions)
         return self._scored(scores, labels, layout)
 
     def _layout(
@@ -206,17 +206,6 @@ class EncoderModel(Model):
         supervised = wanted != IGNORED
         scores = self.head(hidden.flatten(0, -2)[supervised], self._token_table)
         return ModelOutput(loss=cross_entropy(scores, wanted[supervised]))
-
-    def _answer(
-        self, scores: Tensor, layout: Layout, mask: Tensor | None, starts: Tensor | None, ends: Tensor | None
-    ) -> ModelOutput:
-        if mask is not None:
-            scores = scores.masked_fill(~mask.bool().unsqueeze(-1), torch.finfo(scores.dtype).min)
-        start_logits, end_logits = scores.unbind(-1)
-        if starts is None or ends is None:
-            return ModelOutput(start_logits=start_logits, end_logits=end_logits)
-        starts, ends = span_targets("start_positions", starts, layout), span_targets("end_positions", ends, layout)
-        return ModelOutput(loss=span_loss(start_logits, end_logits, starts, ends), start_logits=start_logits, end_logits=end_logits)
 
 
 class UnsegmentedModel(EncoderModel):

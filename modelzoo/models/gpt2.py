@@ -52,7 +52,7 @@ class GPT2Config(DecoderConfig):
 
 
 class GPT2(DecoderModel):
-    """GPT-2 for one of four tasks.
+    """GPT-2 for one of five tasks.
 
     Equal to transformers' `GPT2Model`, `GPT2LMHeadModel`, `GPT2ForSequenceClassification` and `GPT2ForTokenClassification`; with
     padding on the left, equal to those given the positions that `generate` would give them.

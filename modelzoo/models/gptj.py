@@ -51,7 +51,7 @@ class GPTJConfig(DecoderConfig):
 
 
 class GPTJ(DecoderModel):
-    """GPT-J for one of three tasks, equal to transformers' `GPTJModel`, `GPTJForCausalLM` and `GPTJForSequenceClassification`.
+    """GPT-J for one of four tasks, equal to transformers' `GPTJ...` classes.
 
     Args:
         config: Sizes and options.
@@ -61,7 +61,7 @@ class GPTJ(DecoderModel):
     family = "gptj"
     config_class = GPTJConfig
     config: GPTJConfig
-    tasks: ClassVar[tuple[Task, ...]] = ("base", "causal_lm", "classification")
+    tasks: ClassVar[tuple[Task, ...]] = ("base", "causal_lm", "classification", "question_answering")
 
     def build_embeddings(self, config: DecoderConfig) -> DecoderEmbeddings:
         """Return the token table."""
@@ -78,7 +78,7 @@ class GPTJ(DecoderModel):
         """Return the head of a task; the language model's has a bias."""
         if task == "causal_lm":
             return Linear(config.hidden_size, config.vocab_size, tensor_split="vocabulary")
-        return Linear(config.hidden_size, config.num_labels, bias=False) if task == "classification" else None
+        return super().build_head(config, task)
 
 
 def _block(config: GPTJConfig) -> ParallelBlock:

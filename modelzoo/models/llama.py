@@ -85,7 +85,7 @@ class LlamaConfig(DecoderConfig):
 
 
 class Llama(DecoderModel):
-    """LLaMA for one of four tasks, equal to transformers' `Llama...` classes.
+    """LLaMA for one of five tasks, equal to transformers' `Llama...` classes.
 
     Args:
         config: Sizes and options.

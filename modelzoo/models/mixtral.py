@@ -103,7 +103,7 @@ class Qwen2MoeConfig(MixtralConfig):
 
 
 class Mixtral(Llama):
-    """Mixtral for one of four tasks, equal to transformers' `Mixtral...` classes.
+    """Mixtral for one of five tasks, equal to transformers' `Mixtral...` classes.
 
     As there, a language model's loss has the term of the router, in training and in evaluation, when the config asks for it.
 
@@ -131,6 +131,8 @@ class Mixtral(Llama):
         position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         caches: Sequence[KeyValueCache] | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
     ) -> ModelOutput:
         """Run the model.
 
@@ -140,12 +142,14 @@ class Mixtral(Llama):
             position_ids: (B, T) int64; None to count the tokens of the mask.
             labels: Of the task.
             caches: One a block.
+            start_positions: (B,) int64.
+            end_positions: (B,) int64.
 
         Returns:
             As `DecoderModel.forward`; with `has_router_loss` the router's term is part of a language model's loss.
         """
         if labels is None or self.task != "causal_lm" or not self.config.has_router_loss:
-            return super().forward(input_ids, attention_mask, position_ids, labels, caches)
+            return super().forward(input_ids, attention_mask, position_ids, labels, caches, start_positions, end_positions)
         with recorded_routing(self.decoder) as routings:
             output = super().forward(input_ids, attention_mask, position_ids, labels, caches)
         assert output.loss is not None
@@ -155,7 +159,7 @@ class Mixtral(Llama):
 
 
 class Qwen2Moe(Mixtral):
-    """Qwen2-MoE for one of four tasks, equal to transformers' `Qwen2Moe...` classes: some layers have experts, and a shared one.
+    """Qwen2-MoE for one of five tasks, equal to transformers' `Qwen2Moe...` classes: some layers have experts, and a shared one.
 
     Args:
         config: Sizes and options.

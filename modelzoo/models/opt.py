@@ -20,6 +20,7 @@ from modelzoo.layers import (
 )
 from modelzoo.layers.blocks import NormPosition
 from modelzoo.models.decoder_model import DecoderConfig, DecoderEmbeddings, DecoderModel
+from modelzoo.models.heads import LinearHead
 
 __all__ = ["OPT", "OPTConfig"]
 
@@ -112,7 +113,7 @@ class _Exit(nn.Module):
 
 
 class OPT(DecoderModel):
-    """OPT for one of three tasks, equal to transformers' `OPTModel`, `OPTForCausalLM` and `OPTForSequenceClassification`.
+    """OPT for one of four tasks, equal to transformers' `OPT...` classes.
 
     Its last hidden state has the width of a token's embedding, as in transformers.
 
@@ -124,7 +125,7 @@ class OPT(DecoderModel):
     family = "opt"
     config_class = OPTConfig
     config: OPTConfig
-    tasks: ClassVar[tuple[Task, ...]] = ("base", "causal_lm", "classification")
+    tasks: ClassVar[tuple[Task, ...]] = ("base", "causal_lm", "classification", "question_answering")
 
     def build_embeddings(self, config: DecoderConfig) -> DecoderEmbeddings:
         """Return token and position tables, with a projection between them where the widths differ."""
@@ -141,6 +142,8 @@ class OPT(DecoderModel):
         assert isinstance(config, OPTConfig)
         if task == "causal_lm" and not config.tie_word_embeddings:
             return Linear(config.word_size, config.vocab_size, bias=False, tensor_split="vocabulary")
+        if task == "question_answering":
+            return LinearHead(config.word_size, 2)
         return Linear(config.word_size, config.num_labels, bias=False) if task == "classification" else None
 
 

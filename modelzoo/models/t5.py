@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from modelzoo.converters import Task
 from modelzoo.errors import DataError
 from modelzoo.layers import Decoder, Dropout, Embedding, Encoder, Layout, Linear, RMSNorm, TransformerBlock
+from modelzoo.models.answers import answer_output
 from modelzoo.models.decoding import DecodingState, new_caches
 from modelzoo.models.heads import DenseHead, LinearHead
 from modelzoo.models.inputs import check_ids, check_labels, check_shape
@@ -26,21 +27,25 @@ __all__ = ["T5", "T5Config"]
 
 
 class T5(Model):
-    """T5 for one of five tasks.
+    """T5 for one of six tasks.
 
     It runs in float32 and bfloat16; float16 is refused, because the published weights overflow there.
-    Equal to transformers' `T5Model`, `T5EncoderModel`, `T5ForConditionalGeneration`, `T5ForSequenceClassification` and
-    `T5ForTokenClassification`. There is no longest sequence: distances beyond `max_distance` look alike.
+    Equal to transformers' `T5Model`, `T5EncoderModel`, `T5ForConditionalGeneration`, `T5ForSequenceClassification`,
+    `T5ForTokenClassification` and `T5ForQuestionAnswering`. There is no longest sequence: distances beyond
+    `max_distance` look alike.
 
     Args:
         config: Sizes and options.
-        task: "base" (encoder and decoder), "encoder", "seq2seq_lm", "classification" or "token_classification".
+        task: "base" (encoder and decoder), "encoder", "seq2seq_lm", "classification", "token_classification" or
+            "question_answering".
     """
 
     family = "t5"
     config_class: ClassVar[type[ModelConfig]] = T5Config
     config: T5Config
-    tasks: ClassVar[tuple[Task, ...]] = ("base", "encoder", "seq2seq_lm", "classification", "token_classification")
+    tasks: ClassVar[tuple[Task, ...]] = (
+        "base", "encoder", "seq2seq_lm", "classification", "token_classification", "question_answering",
+    )  # fmt: skip
     runs_in_float16: ClassVar[bool] = False
 
     def __init__(self, config: T5Config, task: Task = "seq2seq_lm") -> None:
@@ -73,7 +78,7 @@ class T5(Model):
             return DenseHead(config.hidden_size, config.num_labels, dropout=config.classifier_dropout)
         if task == "token_classification":
             return LinearHead(config.hidden_size, config.num_labels, dropout=config.classifier_dropout)
-        return None
+        return LinearHead(config.hidden_size, 2) if task == "question_answering" else None
 
     @property
     def max_length(self) -> int:
@@ -104,15 +109,20 @@ class T5(Model):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
     ) -> ModelOutput:
         """Run the model.
 
         Args:
             input_ids: (B, S) int64 in [0, vocab_size).
             attention_mask: (B, S), non-zero where there is a token; None when all are.
-            decoder_input_ids: (B, T) int64; None for `labels` shifted by one, or, for classification, the input shifted by one.
+            decoder_input_ids: (B, T) int64; None for `labels` shifted by one, or, for classification and question
+                answering, the input shifted by one.
             decoder_attention_mask: (B, T); None when all are tokens.
             labels: "seq2seq_lm": (B, T) int64; "classification": (B,); "token_classification": (B, S); -100 is ignored.
+            start_positions: "question_answering": (B,) int64 column of the answer's first token.
+            end_positions: "question_answering": (B,) int64 column of its last token.
 
         Returns:
             The loss where labels were given, and the task's scores. `last_hidden_state` is the decoder's for "base", the encoder's
@@ -122,7 +132,7 @@ class T5(Model):
             DataError: An id or a label is out of range, or an input is missing.
             ConfigError: It would run in float16.
         """
-        require_label_kind(self.task, labels, None, None)
+        require_label_kind(self.task, labels, start_positions, end_positions)
         context, context_layout = self._encode(input_ids, attention_mask, decoder_attention_mask)
         if self.task == "encoder":
             return ModelOutput(last_hidden_state=context_layout.unpack(context))
@@ -138,6 +148,10 @@ class T5(Model):
         if self.task == "classification":
             last = at_last(layout.unpack(hidden), input_ids, self.config.eos_token_id)
             return self._scored(last, labels, context_layout)
+        if self.task == "question_answering":
+            assert self.head is not None
+            scores = layout.unpack(self.head(hidden))
+            return answer_output(scores, context_layout, attention_mask, start_positions, end_positions)
         return self._language_model(hidden, layout, labels)
 
     def _encode(self, ids: Tensor, mask: Tensor | None, decoder_mask: Tensor | None) -> tuple[Tensor, Layout]:
@@ -157,7 +171,7 @@ class T5(Model):
 
     def _shifted(self, input_ids: Tensor, labels: Tensor | None) -> Tensor:
         """Return what the decoder reads where nobody says: what it is to write, or for a class the input, one later."""
-        source = input_ids if self.task == "classification" else labels
+        source = input_ids if self.task in ("classification", "question_answering") else labels
         if source is None or self.task == "base":
             raise DataError(f"a T5 for {self.task} needs decoder_input_ids" + ("" if self.task == "base" else " or labels"))
         if self.task == "seq2seq_lm":  # before they become ids

@@ -104,3 +104,22 @@ def test_shapes_that_do_not_fit_are_refused(op: Operation, shapes: list[tuple[in
         with pytest.raises(CheckpointError) as error:
             call()
         assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize(("heads", "key_heads"), [(4, 4), (4, 2), (8, 2), (4, 1), (6, 3)])
+@pytest.mark.parametrize("rotary_size", [None, 2])
+def test_rotary_rows_change_their_convention_and_back_by_their_own_number_of_heads(
+    heads: int, key_heads: int, rotary_size: int | None
+) -> None:
+    for count in (heads, key_heads):
+        weight, bias = torch.randn(count * 4, 5), torch.randn(count * 4)
+        for tensor in (weight, bias):
+            there = RotaryPermute(count, "interleaved", rotary_size)
+            (turned,) = there.apply([tensor])
+            (back,) = there.inverse.apply([turned])
+            assert torch.equal(back, tensor)
+            size = rotary_size or 4
+            rows, found = tensor.unflatten(0, (count, 4)), turned.unflatten(0, (count, 4))
+            assert torch.equal(found[:, :size:2], rows[:, : size // 2])  # pairs side by side were half a head apart
+            assert torch.equal(found[:, 1:size:2], rows[:, size // 2 : size])
+            assert torch.equal(found[:, size:], rows[:, size:])
