@@ -15,7 +15,18 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Away", "full_tensor", "held", "is_away", "is_sharded", "local_box", "local_part", "local_values", "padded_shape", "write_local"]
+__all__ = [
+    "Away",
+    "full_tensor",
+    "held",
+    "is_away",
+    "is_sharded",
+    "local_box",
+    "local_part",
+    "local_values",
+    "padded_shape",
+    "write_local",
+]
 
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":

@@ -2,6 +2,7 @@
 
 from modelzoo.config.keys import KeyInfo
 from modelzoo.config.load import Resolved, dump_settings, load_settings, resolve_settings
+from modelzoo.config.memory import MemoryConfig
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.config.period import period_in_steps
 from modelzoo.config.recipes import recipe_names, recipe_path
@@ -10,6 +11,7 @@ from modelzoo.config.schema import METRICS, RunSettings
 __all__ = [
     "METRICS",
     "KeyInfo",
+    "MemoryConfig",
     "ParallelConfig",
     "Resolved",
     "RunSettings",

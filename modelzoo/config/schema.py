@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from modelzoo.config.keys import Key
+from modelzoo.config.memory import MemoryConfig
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.config.period import PERIOD_EXPECTS, check_period
 from modelzoo.config.section import Section
@@ -234,6 +235,7 @@ class RunSettings(Section):
     checkpoint: CheckpointSettings = CheckpointSettings()
     output: OutputSettings = OutputSettings()
     parallel: ParallelConfig = ParallelConfig()
+    memory: MemoryConfig = MemoryConfig()
     runtime: RuntimeSettings = RuntimeSettings()
 
     @model_validator(mode="after")
@@ -246,6 +248,26 @@ class RunSettings(Section):
                 f"evaluation.metric={self.evaluation.metric} is not a metric of model.task={self.model.task}; "
                 f"use {' or '.join(known)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _update_fits_the_step(self) -> "RunSettings":
+        if self.memory.is_used and self.memory.optimizer_update == "in_backward":
+            if self.train.clip_norm is not None:
+                raise ValueError(
+                    f"memory.optimizer_update=in_backward updates before the norm of all gradients is known, found "
+                    f"train.clip_norm={self.train.clip_norm:g}; add train.clip_norm=null, or use memory.optimizer_update=deferred"
+                )
+            if self.train.micro_batch_size is not None:
+                raise ValueError(
+                    f"memory.optimizer_update=in_backward takes a step in every backward, found train.micro_batch_size="
+                    f"{self.train.micro_batch_size}; add train.micro_batch_size=null, or use memory.optimizer_update=deferred"
+                )
+            if self.parallel.precision == "float16":
+                raise ValueError(
+                    "memory.optimizer_update=in_backward cannot take back a step whose float16 gradients overflowed; use "
+                    "parallel.precision=bfloat16, or memory.optimizer_update=deferred"
+                )
         return self
 
     @property

@@ -144,19 +144,27 @@ class Model(nn.Module):
                     own[name].copy_(value)
 
     @classmethod
-    def from_config(cls, config: ModelConfig, task: Task = "base") -> Self:
+    def from_config(
+        cls, config: ModelConfig, task: Task = "base", *, lay_out: Callable[[nn.Module], object] | None = None
+    ) -> Self:
         """Return a model with fresh weights, drawn from torch's global generator.
 
         Args:
             config: Of the family's `config_class`.
             task: Which head it has.
+            lay_out: As of `from_pretrained`; values are the same as without it, drawn one layer at a time.
 
         Raises:
             ConfigError: The config is another family's, or the family has no such task.
         """
         if not isinstance(config, cls.config_class):
             raise ConfigError(f"{cls.__name__} takes a {cls.config_class.__name__}, not a {type(config).__name__}")
-        model = cls._without_values(config, task)
+        if lay_out is None:
+            model = cls._without_values(config, task)
+        else:
+            with torch.device("meta"):
+                model = cls._without_values(config, task)
+            lay_out(model)
         model.init_weights()
         return model
 

@@ -11,7 +11,7 @@ from modelzoo.runtime import Found, Identity
 
 __all__ = ["check_identity", "deciding_settings", "identity_of"]
 
-FREE_SECTIONS = ("description", "output", "runtime", "checkpoint")
+FREE_SECTIONS = ("description", "output", "runtime", "checkpoint", "memory")
 FREE_KEYS = {
     "model": ("name", "revision", "allow_pickle"),
     "data": ("name", "train", "validation", "test"),

@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from modelzoo.errors import ConfigError
+from modelzoo.runtime.tiers import TieredAdamW, tiers_of
 
 __all__ = ["build_optimizer", "decay_groups", "set_lr"]
 
@@ -57,6 +58,9 @@ def build_optimizer(
         for names, decay in ((decayed, weight_decay), (kept, 0.0))
         if names
     ]
+    tiers = tiers_of(model)
+    if tiers is not None:
+        return TieredAdamW(groups, tiers, lr=lr, betas=(betas[0], betas[1]), eps=eps)
     return AdamW(groups, lr=lr, betas=(betas[0], betas[1]), eps=eps, fused=True)
 
 

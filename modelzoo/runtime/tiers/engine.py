@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.tiers.adamw import PIECE, Options, Scratch, TieredAdamW, update_unit
@@ -18,7 +19,7 @@ from modelzoo.runtime.tiers.direct_file import Buffer, DirectFile
 from modelzoo.runtime.tiers.folder import TierFolder
 from modelzoo.runtime.tiers.slots import Slot, Slots
 from modelzoo.runtime.tiers.stand_in import AwayGradient, AwayValues, stand_in
-from modelzoo.runtime.tiers.unit import Kind, Unit
+from modelzoo.runtime.tiers.unit import KINDS, Kind, Unit
 from modelzoo.sharded import held, local_values
 
 __all__ = ["Tiers", "WhenUpdated"]
@@ -55,6 +56,7 @@ class Tiers:
         self._updates: list[Future[None]] = []
         self._in_use: dict[tuple[int, int], Slot] = {}
         self._arrived: dict[int, int] = {}
+        self._updated: set[int] = set()
         self._index = {id(unit): number for number, unit in enumerate(units)}
         self._where: dict[int, tuple[Unit, int]] = {
             id(place.parameter): (unit, number) for unit in units for number, place in enumerate(unit.places)
@@ -68,19 +70,21 @@ class Tiers:
 
     def _attach(self, unit: Unit) -> None:
         for number, place in enumerate(unit.places):
-            local: Any = held(place.parameter)
             if unit.is_streamed:
-                self._put_away(unit, number, local)
+                local: Any = held(place.parameter)
+                self.write(unit, number, "parameters", local.detach())
                 local.fsdp_pre_all_gather = partial(self._hand_out, unit, number)
                 local.fsdp_post_all_gather = partial(self._take_back, unit, number)
                 local.away = AwayValues(self, unit, number, "parameters")
             if place.parameter.requires_grad and (self.when == "in_backward" or unit.homes["gradients"] == "disk"):
                 place.parameter.register_post_accumulate_grad_hook(partial(self._take_gradient, unit, number))
-
-    def _put_away(self, unit: Unit, number: int, local: Tensor) -> None:
-        """Move a shard's values into its region, and give its memory back."""
-        self.write(unit, number, "parameters", local.detach())
-        local.untyped_storage().resize_(0)
+        if unit.is_streamed:
+            assert isinstance(unit.module, FSDPModule)
+            # at its first use `fully_shard` looks at the shards' memory and finds the two functions; from then on it needs no memory
+            unit.module.unshard()
+            unit.module.reshard()
+            for place in unit.places:
+                held(place.parameter).untyped_storage().resize_(0)
 
     def _hand_out(
         self, unit: Unit, number: int, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any
@@ -107,10 +111,20 @@ class Tiers:
         assert gradient is not None
         if self.when == "in_backward":
             key = id(unit)
+            if key in self._updated:
+                raise ConfigError(
+                    f"{unit.name}: a second backward before the optimizer's step: memory.optimizer_update=in_backward takes a step "
+                    "in every backward; use deferred to accumulate"
+                )
+            # so that the norm is known, though too late to clip by it
+            away = AwayGradient(unit, number)
+            away.norm = torch._foreach_norm([local_values(gradient)])[0]
+            parameter.away_gradient = away  # type: ignore[attr-defined]  # read by clip_grad_norm
             self._arrived[key] = self._arrived.get(key, 0) + 1
             wanted = sum(place.parameter.requires_grad for place in unit.places)
             if self._arrived[key] == wanted:
                 self._arrived[key] = 0
+                self._updated.add(key)
                 gradients = self._gradients_in_memory(unit)
                 self._apply(unit, self._options(unit, gradients), gradients)
                 for place in unit.places:
@@ -186,14 +200,19 @@ class Tiers:
 
     def publish(self) -> None:
         """Carry a step out: now, or when each unit's turn comes; in the backward it was done already."""
-        if self.when != "in_backward":
+        if self.when == "in_backward":
+            self._updated.clear()
+            for unit in self.units:
+                for place in unit.places:
+                    place.parameter.__dict__.pop("away_gradient", None)
+        else:
             for unit in self.units:
                 gradients = self._gradients_in_memory(unit)
                 options = self._options(unit, gradients)
                 if not options:
                     continue
                 for number in unit.stored_gradients:
-                    del unit.places[number].parameter.away_gradient  # type: ignore[attr-defined]  # set when it was put away
+                    unit.places[number].parameter.__dict__.pop("away_gradient", None)
                 if self.when == "deferred" and unit.is_streamed:
                     self.slots.forget(unit)
                     self._pending[id(unit)] = (options, gradients)
@@ -281,6 +300,13 @@ class Tiers:
         unit.regions[kind].store(place.start, buffer.values[: place.numel], buffer)
         if kind == "parameters":
             self.slots.forget(unit)
+
+    def describe(self) -> str:
+        """Return where values live, in one line."""
+        counts = {kind: sum(unit.homes[kind] == "disk" for unit in self.units) for kind in KINDS}
+        away = ", ".join(f"{kind} of {count} of {len(self.units)} units" for kind, count in counts.items() if count)
+        where = self._folder.path if self._folder is not None else ""
+        return f"{away} on disk ({where}), updated {self.when}" if away else "everything fits into memory; nothing is moved"
 
     @property
     def size_bytes(self) -> int:

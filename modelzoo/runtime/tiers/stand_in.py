@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from modelzoo.errors import ConfigError
 from modelzoo.runtime.tiers.direct_file import Buffer
 from modelzoo.runtime.tiers.unit import Kind, Unit
 from modelzoo.sharded import held
@@ -79,7 +80,16 @@ class AwayGradient:
         unit.gradient_factors[self._number] = 1.0
 
     def scale(self, factor: float) -> None:
-        """Multiply it, when it is used."""
+        """Multiply it, when it is used.
+
+        Raises:
+            ConfigError: It was used in the backward already.
+        """
+        if self._number not in self._unit.stored_gradients:
+            raise ConfigError(
+                "memory.optimizer_update=in_backward has used the gradients before their norm was known, so they cannot be "
+                "clipped; leave clipping out, or use deferred"
+            )
         self._unit.gradient_factors[self._number] *= factor
 
 
