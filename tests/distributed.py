@@ -17,6 +17,7 @@ PRELOADED = [
     "tokenizers",
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
+    "torch._dynamo",  # which fully_shard imports when it is first called, for two seconds
     "torch.distributed.fsdp",
     "modelzoo.training",
     "modelzoo.models.bert",

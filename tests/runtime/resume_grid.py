@@ -1,17 +1,13 @@
-"""Checkpoints saved on one layout and resumed on another, many pairs in one set of four processes."""
+"""Checkpoints saved on one layout and resumed on another, many pairs in one set of processes."""
 
 import itertools
 import json
-import os
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from distributed import run_distributed
 from grid import build, count, global_batch, micro_batches
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -21,6 +17,7 @@ from modelzoo.config.parallel import ParallelConfig
 from modelzoo.runtime import (
     Identity,
     World,
+    connect,
     full_state,
     load_checkpoint,
     model_tensors,
@@ -95,58 +92,33 @@ def few_pairs() -> list[Pair]:
     return pairs
 
 
-def check_pairs(folder: str, pairs: list[Pair]) -> None:
-    """On each of four processes: save every source once, then resume every pair and compare. Rank 0 writes what it found."""
-    torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
-    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), RANKS, rank == 0, timedelta(seconds=300))
-    problems: list[str] = []
+def check_pairs(folder: Path, pairs: list[Pair], timeout_s: float) -> list[str]:
+    """Save every source once, resume every pair, and return what differs; one set of processes for each number of ranks."""
     sources = list(dict.fromkeys(source for source, _ in pairs))
-    for number, source in enumerate(sources):
-        with some_ranks(store, f"save{number}", source.ranks) as world:
-            if world is not None:
-                try:
-                    save(Path(folder) / str(source), source, world)
-                except Exception:
-                    problems.append(f"rank {rank}: {source}: {traceback.format_exc(limit=-4)}")
-    meet(store, "saved", rank)
-    for number, (source, target) in enumerate(pairs):
-        with some_ranks(store, f"load{number}", target.ranks) as world:
-            if world is not None:
-                try:
-                    problem = resume(Path(folder) / str(source), target, world)
-                except Exception:
-                    problem = traceback.format_exc(limit=-4)
-                if problem:
-                    problems.append(f"rank {rank}: {source} -> {target}: {problem}")
-    (Path(folder) / f"problems-{rank}.json").write_text(json.dumps(problems))
-    meet(store, "resumed", rank, is_last=True)
+    for ranks in range(1, RANKS + 1):
+        work = [(source, None) for source in sources if source.ranks == ranks]
+        run_distributed(work_through, ranks, str(folder), work, timeout_s=timeout_s)
+    for ranks in range(1, RANKS + 1):
+        work = [pair for pair in pairs if pair[1].ranks == ranks]
+        run_distributed(work_through, ranks, str(folder), work, timeout_s=timeout_s)
+    return [problem for path in sorted(folder.glob("problems-*")) for problem in json.loads(path.read_text())]
 
 
-@contextmanager
-def some_ranks(store: dist.Store, name: str, ranks: int) -> Iterator[World | None]:
-    """Give the world of the first `ranks` processes, None on the others."""
-    rank = int(os.environ["RANK"])
-    if rank >= ranks:
-        yield None
-        return
-    world = World(rank, ranks, rank, torch.device("cpu"), 60)
-    if ranks > 1:
-        dist.init_process_group(
-            "gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
-        )
-    try:
-        yield world
-    finally:
-        if ranks > 1:
-            dist.destroy_process_group()
-
-
-def meet(store: dist.Store, name: str, rank: int, *, is_last: bool = False) -> None:
-    """Wait for all processes; at the end only rank 0 does, which holds the store."""
-    store.set(f"{name}/{rank}", "")
-    if rank == 0 or not is_last:
-        store.wait([f"{name}/{other}" for other in range(RANKS)])
+def work_through(folder: str, work: list[tuple[Layout, Layout | None]]) -> None:
+    """Save each source that has no target, resume the others; what goes wrong is written down."""
+    problems = []
+    with connect(120, device="cpu") as world:
+        for source, target in work:
+            world.tensor_size = 1
+            place = Path(folder) / str(source)
+            try:
+                problem = save(place, source, world) if target is None else resume(place, target, world)
+            except Exception:
+                problem = traceback.format_exc(limit=-4)
+            if problem:
+                problems.append(f"rank {world.rank}: {source} -> {target}: {problem}")
+        if problems:
+            (Path(folder) / f"problems-{world.world_size}-{world.rank}.json").write_text(json.dumps(problems))
 
 
 def whole(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
@@ -192,8 +164,3 @@ def resume(folder: Path, layout: Layout, world: World) -> str | None:
     if different:
         return f"not bit for bit: {different}"
     return None if abs(loss - expected_loss) <= TOLERANCE else f"next loss {loss}, expected {expected_loss}"
-
-
-def problems_of(folder: Path) -> list[str]:
-    """Return what `check_pairs` found, of all ranks."""
-    return [problem for rank in range(RANKS) for problem in json.loads((folder / f"problems-{rank}.json").read_text())]
