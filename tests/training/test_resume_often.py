@@ -1,0 +1,58 @@
+"""Runs that are stopped and resumed several times within one epoch see every sample once and end bit for bit alike."""
+
+import pytest
+from test_runs import StopAt, assert_same_end
+from tiny_runs import rows, settings_for, write_rows
+
+from modelzoo.runtime import set_aside
+from modelzoo.training import SilentProgress, loop, resume, train
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_five_stops_within_one_epoch_change_nothing(tmp_path, monkeypatch, seed, record_property):
+    settings = settings_for(tmp_path, train__epochs=1.0, train__seed=seed)
+    write_rows(tmp_path / "train.jsonl", rows(46, seed=3))
+    seen = []
+    build = loop.build_micro_batches
+
+    def noted(dataset, indices, **options):
+        seen.append(list(indices))
+        return build(dataset, indices, **options)
+
+    monkeypatch.setattr(loop, "build_micro_batches", noted)
+    whole = train(settings, progress=SilentProgress())
+    expected, order = sorted(index for batch in seen for index in batch), list(seen)
+    assert expected == list(range(46))
+    seen.clear()
+    # a run that is asked to stop has built the next batch already; it is built again, and trained on, after the resume
+    result = train(settings, progress=StopAt(1))
+    trained = seen[: result.step]
+    for stop in (3, 5, 7, 9, None):
+        seen.clear()
+        before = result.step
+        result = resume(result.folder, progress=StopAt(stop) if stop else SilentProgress())
+        trained += seen[: result.step - before]
+    assert trained == order
+    assert result.stopped == "finished"
+    assert_same_end(whole, result, 12)
+    record_property("stops within an epoch", 5)
+
+
+def test_best_weights_that_are_gone_are_noticed_at_the_start(tmp_path):
+    notes = []
+
+    class Notes(SilentProgress):
+        def note(self, text):
+            notes.append(text)
+
+    settings = settings_for(tmp_path, checkpoint__every=2, evaluation__every=4, evaluation__metric="loss")
+    stopped = train(settings, progress=StopAt(7))
+    best = stopped.best_step
+    assert best == 4
+    checkpoints = stopped.folder / "checkpoints"
+    (checkpoints / f"step-{best}" / "manifest.json").unlink()
+    result = resume(stopped.folder, progress=Notes())
+    assert any(f"the weights of step {best} are lost, the next evaluation is the best one: " in text for text in notes)
+    assert result.stopped == "finished"
+    assert result.best_step in (8, 12)
+    assert set_aside(checkpoints, 12) == []
