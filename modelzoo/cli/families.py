@@ -78,7 +78,7 @@ def _list(rows: list[dict[str, Any]], measured_on: str) -> None:
     table = [("family", "class", "sizes", "outputs", "gradients", "tasks")]
     for row in rows:
         sizes = size_range(row["sizes"].values())
-        table.append((row["family"], row["class"], sizes, *_figures(row["parity"]), ", ".join(row["tasks"])))  # type: ignore[arg-type]  # strings
+        table.append((row["family"], row["class"], sizes, *_figures(row["parity"]), ", ".join(row["tasks"])))
     say(columns(table))
     say("\n sizes               parameters of the smallest and the largest published checkpoint")
     say(f" outputs, gradients  largest difference from {measured_on};")
