@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -20,25 +19,19 @@ from modelzoo.runtime import (
     agree,
     connect,
     failing_together,
-    find_latest,
     layout,
-    load_checkpoint,
     load_model,
     prepared,
     raise_together,
-    read_manifest,
-    read_state,
     report,
     seed_everything,
-    set_aside,
-    sweep,
 )
 from modelzoo.runtime.tiers import tiers_of
+from modelzoo.training.attempt import attempt
 from modelzoo.training.evaluation import measure
-from modelzoo.training.identity import check_identity, deciding_settings, identity_of
+from modelzoo.training.identity import deciding_settings, identity_of
 from modelzoo.training.job import Job
 from modelzoo.training.loop import Loop
-from modelzoo.training.loop_state import LoopState
 from modelzoo.training.optimizer import build_optimizer
 from modelzoo.training.options import runtime_options
 from modelzoo.training.plot import plot_run
@@ -47,6 +40,7 @@ from modelzoo.training.progress import Progress, SilentProgress, metrics_text, t
 from modelzoo.training.progress_choice import choose_progress
 from modelzoo.training.records import Records
 from modelzoo.training.reserve import reserved_bytes
+from modelzoo.training.restoring import restore
 from modelzoo.training.result import RunResult
 from modelzoo.training.run_directory import RunDirectory
 from modelzoo.training.run_log import run_log
@@ -99,7 +93,7 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
     """Prepare on every process alone, then meet and run together."""
     is_new = directory is None
     with runtime_options(settings), ExitStack() as stack:
-        data, error = _attempt(lambda: prepare(settings))
+        data, error = attempt(lambda: prepare(settings))
         world = stack.enter_context(connect(settings.parallel.timeout_s))
         stack.enter_context(failing_together(world, "the run"))
         raise_together(world, error or (_wrong_ranks(settings, world) if is_new else None))
@@ -111,7 +105,7 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
         progress = (progress or choose_progress(settings.output.log_every_s)) if world.is_main else SilentProgress()
         stack.callback(progress.close)
         if is_new:
-            _, error = _attempt(lambda: directory.describe(settings, data.data, world, recipe_file)) if world.is_main else (0, None)
+            _, error = attempt(lambda: directory.describe(settings, data.data, world, recipe_file)) if world.is_main else (0, None)
             raise_together(world, error)
         elif (done := world.broadcast(_finished(directory) if world.is_main else None)) is not None:
             progress.note(f"run      {directory.path} is finished already: step {done.step} of {done.total_steps}")
@@ -147,7 +141,7 @@ def _train_and_finish(
     job = _job(settings, data, model, directory)
     # dropout draws differ between shares of the data; on one process nothing depends on how many numbers the new head took
     seed_everything(settings.train.seed + 1 + world.data_rank)
-    state = _restore(job, world, progress)
+    state = restore(job, world, progress)
     records = Records(directory.metrics if world.is_main else None, state.step, is_evaluation_due=state.is_evaluation_due)
     try:
         with StopSignals() as signals:
@@ -202,47 +196,11 @@ def _job(settings: RunSettings, data: Prepared, model: Model, directory: RunDire
     )
 
 
-def _restore(job: Job, world: World, progress: Progress) -> LoopState:
-    """Load the newest complete checkpoint, if there is one, and return where it stands. Collective."""
-    raise_together(world, _attempt(lambda: sweep(job.checkpoints) if world.is_main else [])[1])
-    found = find_latest(job.checkpoints, world)
-    if found is None:
-        return LoopState()
-    for reason in found.skipped:
-        progress.note(f"skipped  {reason}")
-    raise_together(world, _attempt(lambda: set_aside(job.checkpoints, found.manifest.step) if world.is_main else [])[1])
-
-    def check() -> None:
-        saved = read_state(found.path, found.manifest)
-        check_identity(found, saved.get("config", {}), job.settings, job.identity)
-
-    raise_together(world, _attempt(check)[1])
-    world.enter(f"loading the checkpoint of step {found.manifest.step}")
-    values = load_checkpoint(found.path, model=job.model, optimizer=job.optimizer, world=world, verify=False)
-    state = LoopState.from_json(values["loop"])
-    if state.best_step is not None and job.settings.checkpoint.keep_best:
-        _check_best(job, state, world, progress)
-    progress.note(
-        f"resume   step {state.step} of {job.total_steps} ({state.position:,} samples, {state.tokens:,} tokens), saved on "
-        f"{found.manifest.world_size} process(es), now {world.world_size}"
-    )
-    return state
-
-
-def _check_best(job: Job, state: LoopState, world: World, progress: Progress) -> None:
-    """Forget the best evaluation if its weights are not there any more, now and not at the end of the run. Collective."""
-    best = job.checkpoints / f"step-{state.best_step}"
-    problem = world.broadcast(_attempt(lambda: read_manifest(best))[1] if world.is_main else None)
-    if problem is not None:
-        progress.note(f"best     the weights of step {state.best_step} are lost, the next evaluation is the best one: {problem}")
-        state.best_step, state.best_value = None, None
-
-
 def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, progress: Progress, result: RunResult) -> RunResult:
     """Take the best weights, save them as a Hugging Face folder, and evaluate them on the test data. Collective."""
     if job.settings.checkpoint.keep_best and result.best_step not in (None, result.step):
         best = directory.checkpoints / f"step-{result.best_step}"
-        raise_together(world, _attempt(lambda: load_model(best, job.model))[1])
+        raise_together(world, attempt(lambda: load_model(best, job.model))[1])
     job.model.eval()
     world.enter("writing the final model")
     job.model.save_pretrained(directory.final, overwrite=True)
@@ -272,7 +230,7 @@ def _open_directory(world: World, settings: RunSettings, directory: RunDirectory
         stack.enter_context(opened.locked())
         return opened
 
-    opened, error = _attempt(open_locked) if world.is_main else (None, None)
+    opened, error = attempt(open_locked) if world.is_main else (None, None)
     raise_together(world, error)
     return RunDirectory(Path(world.broadcast(str(opened.path) if opened else "")))
 
@@ -314,11 +272,3 @@ def _say_start(
     progress.note(f"model    {type(model).__name__} for {settings.model.task}, {count:,} parameters")
     for note in (str(model.load_report), *data.notes):
         progress.note(f"         {note}")
-
-
-def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Return what an action returns, or its error for `raise_together`."""
-    try:
-        return action(), None
-    except Exception as error:
-        return None, error

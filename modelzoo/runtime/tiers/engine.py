@@ -80,7 +80,7 @@ class Tiers:
                 place.parameter.register_post_accumulate_grad_hook(partial(self._take_gradient, unit, number))
         if unit.is_streamed:
             assert isinstance(unit.module, FSDPModule)
-            # at its first use `fully_shard` looks at the shards' memory and finds the two functions; from then on it needs no memory
+            # at its first use `fully_shard` looks at the shards' memory and finds the two functions; later it needs no memory
             unit.module.unshard()
             unit.module.reshard()
             for place in unit.places:
