@@ -13,6 +13,9 @@ from typing import Annotated, Literal
 import typer
 
 from modelzoo.cli.console import columns, say, say_json
+from modelzoo.cli.exchange_report import exchange_report
+from modelzoo.errors import ConfigError
+from modelzoo.launch import place_of
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -36,8 +39,22 @@ class Finding:
     advice: str = ""
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False) -> None:
-    """Show versions, cores, memory, disk, torch's backends and known traps; exit code 1 if something stops a run."""
+def doctor(
+    ctx: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+    comm: Annotated[bool, typer.Option("--comm", help="Measure how fast processes exchange tensors here.")] = False,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Processes for --comm: by default one a GPU, or two.")] = None,
+) -> None:
+    """Show versions, cores, memory, disk, torch's backends and known traps; exit code 1 if something stops a run.
+
+    With --comm: latency and bandwidth of all-gather, reduce-scatter and all-reduce on this machine's processes, or under torchrun
+    or srun on those of the step.
+    """
+    if ranks is not None and not comm:
+        raise ConfigError(f"--ranks {ranks} is for --comm; add it")
+    if comm:
+        exchange_report(ctx, ranks, as_json=as_json)
+        return
     findings = list(examine(Path.cwd()))
     problems = sum(finding.level == "problem" for finding in findings)
     if as_json:
@@ -63,6 +80,7 @@ def examine(folder: Path) -> Iterator[Finding]:
     yield _one_checkout()
     yield from _machine(folder)
     yield from _torch()
+    yield from _run()
     yield from _hub()
 
 
@@ -139,10 +157,32 @@ def _torch() -> Iterator[Finding]:
     yield Finding("cpu", f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads")
     backends = [name for name in ("gloo", "nccl") if dist.is_available() and dist.is_backend_available(name)]
     if backends:
-        yield Finding("processes", f"torchrun over {', '.join(backends)}")
+        yield Finding("processes", f"ranks=N, torchrun or srun, over {', '.join(backends)}")
     else:
-        advice = "runs under torchrun need gloo or nccl; install a torch from pypi.org"
+        advice = "runs on many processes need gloo or nccl; install a torch from pypi.org"
         yield Finding("processes", "one: this torch has no backend", "note", advice)
+
+
+def _run() -> Iterator[Finding]:
+    """Yield what a run would use if it were started here as it is."""
+    import torch
+
+    place = place_of(os.environ)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = f"cuda:{place.local_rank}" if gpus else "cpu"
+    if place.world_size > 1:
+        threads = max(cores // place.local_size, 1)
+        met = f"{place.address}:{place.port}"
+        yield Finding("a run", f"rank {place.rank} of {place.world_size} on {device}, {threads} threads each, meeting at {met}")
+    else:
+        several = gpus or 2
+        share = f"{max(cores // several, 1)} threads each"
+        text = f"1 process on {device}, {torch.get_num_threads()} threads; with ranks={several}: "
+        yield Finding("a run", text + (f"one process a GPU, {share}" if gpus else f"{several} processes on cpu, {share}"))
+    if gpus and place.local_size > gpus:
+        advice = f"{place.local_size} processes of this machine need a GPU each; start fewer"
+        yield Finding("gpus", f"{gpus} for {place.local_size} processes", "problem", advice)
 
 
 def _hub() -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from modelzoo.cli.doctor import doctor
 from modelzoo.cli.families import models
 from modelzoo.cli.generate_command import generate
 from modelzoo.cli.screen import Command, first_screen
+from modelzoo.cli.slurm_command import slurm
 from modelzoo.cli.training_commands import resume, train
 from modelzoo.cli.use_commands import evaluate, predict
 from modelzoo.errors import InputError, ModelZooError, closest
@@ -31,6 +32,7 @@ COMMANDS = (
     Command("", init, "RECIPE", "copy a recipe here to edit it"),
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
     Command("", resume, "RUN", "continue a run exactly where it stopped"),
+    Command("", slurm, "RECIPE --nodes N", "an sbatch file that saves, requeues and resumes", takes_settings=True),
     Command("use", evaluate, "RUN|MODEL data=FILE", "metrics on rows of your own", takes_settings=True, name="eval"),
     Command("", predict, "RUN|MODEL --text TEXT", "labels for texts", takes_settings=True),
     Command("", generate, "RUN|MODEL --text TEXT", "what a language model writes", takes_settings=True),

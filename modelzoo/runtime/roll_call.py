@@ -186,7 +186,7 @@ class RollCall:
             time.sleep(POLL_S)
         if self.keeper is not None and self.board.get(f"process/{self.rank}") is None:
             return {"lost": f"rank {self.keeper} was lost, and with it the notes of where it was"}
-        silent = [rank for rank in missing if self.board.get(f"beat/{rank}") == beats[rank]]
+        silent = [rank for rank in missing if known[rank] is None and self.board.get(f"beat/{rank}") == beats[rank]]
         late = silent or missing
         return self._tell(min(late, key=lambda rank: self._since(rank)), "silent" if silent else "late")
 
