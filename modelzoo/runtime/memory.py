@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import resource
 from pathlib import Path
 
 import torch
 
 from modelzoo.launch import place_of
 
-__all__ = ["free_bytes"]
+__all__ = ["free_bytes", "resident_bytes", "total_bytes"]
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
@@ -41,3 +42,17 @@ def _available() -> int | None:
         return None
     kib = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
     return None if kib is None else int(kib) * 1024
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has in use now (Linux; elsewhere its peak)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def total_bytes() -> int:
+    """Return the memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

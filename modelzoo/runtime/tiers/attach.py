@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-import psutil
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.config.memory import MemoryConfig, parse_size
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.axes import SHARD
-from modelzoo.runtime.memory import free_bytes
+from modelzoo.runtime.memory import free_bytes, resident_bytes, total_bytes
 from modelzoo.runtime.prepare import prepared
 from modelzoo.runtime.process import World
 from modelzoo.runtime.tiers.direct_file import DirectFile
@@ -30,7 +29,9 @@ AUTO_SHARE = 0.85
 _TIERS: WeakKeyDictionary[nn.Module, Tiers] = WeakKeyDictionary()
 
 
-def attach_tiers(model: nn.Module, world: World, memory: MemoryConfig, *, reserved_bytes: int = 0) -> Tiers:
+def attach_tiers(
+    model: nn.Module, world: World, memory: MemoryConfig, *, reserved_bytes: int = 0, placement: Placement | None = None
+) -> Tiers:
     """Let a model's values live in the tiers; `TieredAdamW` is its optimizer from then on.
 
     Args:
@@ -38,6 +39,7 @@ def attach_tiers(model: nn.Module, world: World, memory: MemoryConfig, *, reserv
         world: The processes.
         memory: Budgets of a process, and when updates are carried out.
         reserved_bytes: What activations and everything else beside the model take of the memory budget.
+        placement: Instead of the one that the budget gives.
 
     Raises:
         ConfigError: The budget is too small or larger than the machine, or the folder is in use; the message says what would do.
@@ -48,18 +50,17 @@ def attach_tiers(model: nn.Module, world: World, memory: MemoryConfig, *, reserv
             f"memory: tiers move values between this machine's memory and its disk; found a model on {world.device.type}, whose "
             "tiers are not built yet: remove the section, or use more ranks"
         )
-    units = _groups(model)
-    sizes = [_sizes(name, own, is_block) for name, _, own, is_block in units]
     budget = budget_bytes(memory, world)
-    placement = place_units(
-        sizes,
-        budget_bytes=None if budget is None else max(budget - reserved_bytes, 0),
-        has_disk=memory.disk.path is not None,
-        slots=memory.slots,
-        how=memory.placement,
-        when=memory.optimizer_update,
-    )
-    tiers = _TIERS[model] = _open(units, placement, world, memory)
+    if placement is None:
+        placement = place_units(
+            sizes_of(model),
+            budget_bytes=None if budget is None else max(budget - reserved_bytes, 0),
+            has_disk=memory.disk.path is not None,
+            slots=memory.slots,
+            how=memory.placement,
+            when=memory.optimizer_update,
+        )
+    tiers = _TIERS[model] = _open(_groups(model), placement, world, memory)
     return tiers
 
 
@@ -83,8 +84,8 @@ def budget_bytes(memory: MemoryConfig, world: World) -> int | None:
     if text is None:
         return None
     if text == "auto":
-        return int(AUTO_SHARE * (free_bytes(world.device) + psutil.Process().memory_info().rss))
-    total = psutil.virtual_memory().total
+        return int(AUTO_SHARE * (free_bytes(world.device) + resident_bytes()))
+    total = total_bytes()
     size = parse_size(text, total)
     if size > total:
         raise ConfigError(f"memory.host={text}: expected at most what the machine has, found {total} bytes; use auto")
