@@ -31,6 +31,7 @@ LISTEN_VARIABLE = "MODELZOO_LISTEN_FD"
 PARENT_VARIABLE = "MODELZOO_PARENT"
 """Environment variable with the process that started the ranks; they stop when it is gone."""
 
+COMMAND = (sys.executable, "-m", "modelzoo")
 GRACE_S = 5.0
 """Seconds that ranks get, after one failed, to notice it and to say so, before they are ended."""
 STOPPING_GRACE_S = 60.0
@@ -115,7 +116,7 @@ def _start(arguments: Sequence[str], ranks: int, board: Path, cores: int | None)
             PARENT_VARIABLE: str(os.getpid()),
         }
         threads = {"OMP_NUM_THREADS": str(max(cores // ranks, 1)), **os.environ}
-        command = [sys.executable, "-m", "modelzoo", *arguments]
+        command = [*COMMAND, *arguments]
         for number in range(ranks):
             own = {"RANK": str(number), "LOCAL_RANK": str(number)}
             if number == 0:

@@ -92,6 +92,7 @@ def test_debug_shows_the_traceback() -> None:
 
 def test_only_the_first_process_speaks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["recipes"]) == 0
     assert main(["train", "nothing"]) == 2
     captured = capsys.readouterr()
