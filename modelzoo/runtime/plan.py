@@ -138,10 +138,11 @@ def _assign(held: list[dict[str, Held]]) -> tuple[dict[str, StoredTensor], dict[
         first = next(some[full_name] for some in held if full_name in some)
         parts = []
         for (offset, size), ranks in sorted(holders.items()):
-            if not math.prod(size) and math.prod(first.shape):
+            num_values = math.prod(size)
+            if num_values == 0 and 0 not in first.shape:
                 continue
             owner = min(ranks, key=lambda rank: (written[rank], rank))
-            written[owner] += math.prod(size) * first.item_bytes
+            written[owner] += num_values * first.item_bytes
             owners[full_name, owner] = True
             parts.append(Part(file_name(kind, owner, len(held)), name, offset, size))
         tensors[full_name] = StoredTensor(first.shape, first.dtype, tuple(parts))

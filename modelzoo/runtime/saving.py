@@ -15,12 +15,13 @@ from torch import Tensor
 
 from modelzoo.errors import ModelZooError, SaveError
 from modelzoo.runtime.agreement import raise_together
+from modelzoo.runtime.durable import WrittenFile
 from modelzoo.runtime.manifest import MANIFEST, Manifest, manifest_text
 from modelzoo.runtime.plan import Kinds, SavePlan, file_name
 from modelzoo.runtime.process import World
 from modelzoo.runtime.publish import check_space, make_temporary, publish, readable_size, write_text
 from modelzoo.runtime.reading import STATE
-from modelzoo.runtime.tensors import WrittenFile, write_tensors
+from modelzoo.runtime.tensors import write_tensors
 from modelzoo.sharded import local_values
 
 __all__ = ["Save", "begin_save"]

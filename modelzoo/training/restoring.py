@@ -3,7 +3,7 @@
 from modelzoo.runtime import World, find_latest, load_checkpoint, raise_together, read_manifest, read_state, set_aside, sweep
 from modelzoo.training.attempt import attempt
 from modelzoo.training.identity import check_identity
-from modelzoo.training.loop import Job
+from modelzoo.training.job import Job
 from modelzoo.training.loop_state import LoopState
 from modelzoo.training.progress import Progress
 
