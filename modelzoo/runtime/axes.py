@@ -58,8 +58,9 @@ def build_mesh(config: ParallelConfig, world: World) -> DeviceMesh:
 
 
 def _zero(world: World, model: nn.Module, parts: int) -> int:
-    """Return 2 where the states of the cut model are small beside the memory, else 3."""
+    """Return 2 where the states of the whole model are small beside the least memory of any rank, else 3. Collective."""
     if parts == 1:
         return 0 if world.world_size == 1 else 2
     count = sum(parameter.numel() for parameter in model.parameters())
-    return 2 if STATE_BYTES * count <= ROOMY_SHARE * free_bytes(torch.device(world.device)) else 3
+    least = min(world.gather(free_bytes(torch.device(world.device))))
+    return 2 if STATE_BYTES * count <= ROOMY_SHARE * least else 3
