@@ -6,6 +6,7 @@ import torch
 from distributed import run_distributed
 from tiny_runs import WORDS, model_folder, rows
 
+from modelzoo.config.parallel import ParallelConfig
 from modelzoo.data import build_dataset, load_tokenizer
 from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.bert import Bert
@@ -79,13 +80,15 @@ def on_ranks(folder: str, task: str, count: int) -> None:
     model, samples = make(Path(folder), task, count)
     with connect(device="cpu") as world:
         expected = measure(model, samples, world.__class__(0, 1, 0, world.device, 1))
-        sharded = prepare(make(Path(folder), task, count)[0], world)
-        values = measure(sharded, samples, world)
-        assert world.gather(values) == [values] * world.world_size
-        assert values == pytest.approx(expected, abs=1e-6)
+        for options in ({}, {"zero": 0}, {"zero": 3}, {"tensor": 2}):
+            laid_out = prepare(make(Path(folder), task, count)[0], world, ParallelConfig(**options))
+            values = measure(laid_out, samples, world)
+            assert world.gather(values) == [values] * world.world_size
+            assert values == pytest.approx(expected, abs=1e-6), options
+            world.tensor_size = 1
 
 
-@pytest.mark.parametrize(("task", "count"), [("classification", 1), ("question_answering", 5)])
+@pytest.mark.parametrize(("task", "count"), [("classification", 1), ("question_answering", 5), ("masked_lm", 9)])
 def test_ranks_count_every_sample_once_also_with_a_batch_for_one_of_them(tmp_path, task, count):
     model_folder(tmp_path / "model")
     run_distributed(on_ranks, 2, str(tmp_path / "model"), task, count)
