@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from modelzoo.errors import CheckpointError
 from modelzoo.runtime.agreement import raise_together
 from modelzoo.runtime.manifest import Manifest, read_manifest
 from modelzoo.runtime.plan import OF_EACH_RANK, plan_save
@@ -177,6 +178,8 @@ def _restore_generators(reader: StateReader, world: World) -> None:
         restore_random_state(saved[place])
     elif "0-0" in saved:
         seed_from(saved["0-0"], world.data_rank)
+    else:
+        raise CheckpointError(f"generators: expected those of rank 0-0, found {sorted(saved)}")
 
 
 def _attempt(action: Callable[[], object]) -> Exception | None:

@@ -23,7 +23,7 @@ __all__ = ["MANIFEST", "Manifest", "Part", "StoredTensor", "check_files", "manif
 
 MANIFEST = "manifest.json"
 FORMAT = "modelzoo.checkpoint"
-VERSION = 1
+VERSION = 2
 HASHERS = 2
 """Threads that read files for their hashes; one core hashes about 1 GiB a second, more than a disk gives."""
 

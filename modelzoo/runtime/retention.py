@@ -53,7 +53,8 @@ def find_latest(folder: Path, world: World | None = None) -> Found | None:
         if problem is None and manifest is not None:
             return Found(folder / name, manifest, tuple(skipped))
         skipped.append(str(problem))
-        log.warning("checkpoint %s skipped: %s", name, problem)
+        if world.is_main:
+            log.warning("checkpoint %s skipped: %s", name, problem)
     if skipped:
         reasons = "\n".join(f"  {reason}" for reason in skipped)
         raise CheckpointError(f"{folder}: none of its checkpoints can be used; put one back, or start a new run\n{reasons}")

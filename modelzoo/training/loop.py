@@ -84,9 +84,9 @@ class Loop:
         except Exception as error:
             if self.world.world_size == 1 or error is self.world.agreed_error:
                 self._saver.settle()
+            else:
+                self._saver.abandon()
             raise
-        finally:
-            self._saver.abandon()
 
     def _run(self) -> Stopped:
         self.job.model.train()

@@ -216,3 +216,12 @@ def disagree(folder: str) -> None:
 
 def test_ranks_that_disagree_are_told_in_what_before_anything_is_written(tmp_path):
     run_distributed(disagree, 2, str(tmp_path))
+
+
+def test_checkpoint_of_another_version_is_refused(tmp_path, world):
+    manifest = save(tmp_path, 1, world, *trained(1)) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 2', '"version": 1'))
+    with pytest.raises(
+        CheckpointError, match=r"format: expected modelzoo.checkpoint version 2, found modelzoo.checkpoint version 1"
+    ):
+        load_checkpoint(tmp_path / "step-1", model=build(), optimizer=None, world=world)
