@@ -161,7 +161,18 @@ def run(row: Row) -> Outcome:
     """Run the tests of a row, the slow ones too."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "slow or not slow", f"--junitxml={report}", *row.tests]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "slow or not slow",
+            "-o",
+            "junit_family=xunit1",
+            f"--junitxml={report}",
+            *row.tests,
+        ]
         subprocess.run(command, cwd=ROOT, check=False)
         outcome = Outcome()
         for case in ElementTree.parse(report).iter("testcase"):
