@@ -139,10 +139,8 @@ class World:
     def meet(self, doing: str) -> None:
         """Wait until every rank has come to this same point; for what must not be called on one rank alone. Collective.
 
-        Another collective follows it, so that no rank comes to its next meeting before all have left this one.
-
         Args:
-            doing: What is told apart: "the save of step 4".
+            doing: What the meeting is for: "the save of step 4".
 
         Raises:
             RankError: A rank is somewhere else in the program; the message says where.

@@ -66,6 +66,20 @@ class StoreBoard:
             return value
 
 
+class _NoBoard:
+    """What is left of a board that does not answer."""
+
+    def set(self, name: str, value: Any) -> None:
+        """Do nothing."""
+
+    def get(self, name: str) -> Any:
+        """Return None."""
+
+    def set_first(self, name: str, value: Any) -> Any:
+        """Return the value."""
+        return value
+
+
 class RollCall:
     """One rank's part in knowing where all are.
 
@@ -83,6 +97,7 @@ class RollCall:
     def __init__(self, board: Board, rank: int, world_size: int, *, keeper: int | None) -> None:
         self.board, self.rank, self.world_size, self.keeper = board, rank, world_size, keeper
         self.doing = "its start"
+        self._meetings = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="modelzoo-roll-call", daemon=True)
 
@@ -104,18 +119,19 @@ class RollCall:
             self.board.set(f"left/{self.rank}", how)
 
     def arrive(self, doing: str, timeout_s: float) -> None:
-        """Wait until every rank has come to the same point of the program, which is told apart by its name.
+        """Wait until every rank has come to as many meetings as this one.
 
         Args:
-            doing: "the save of step 4".
+            doing: What the meeting is for: "the save of step 4".
             timeout_s: How long.
 
         Raises:
             RankError: Some rank has not come; the message says where it is.
         """
-        self.board.set(f"at/{self.rank}", doing)
+        self._meetings += 1
+        self.board.set(f"met/{self.rank}", self._meetings)
         end = time.monotonic() + timeout_s
-        while absent := [rank for rank in self._others() if self.board.get(f"at/{rank}") != doing]:
+        while absent := [rank for rank in self._others() if (self.board.get(f"met/{rank}") or 0) < self._meetings]:
             if self.board.get("failure") is not None or any(self._is_gone(rank) for rank in absent):
                 raise CollectiveLost(doing, "another rank failed")
             if time.monotonic() > end:
@@ -142,7 +158,9 @@ class RollCall:
         self.board.set(f"noticed/{self.rank}", time.time())
         found = _within(PATIENCE_S + 1, lambda: self._find(error))
         if found is None:
-            found = {"lost": f"rank {self.keeper} does not answer, last in {self.doing} as far as is known"}
+            keeper = "torchrun's store" if self.keeper is None else f"rank {self.keeper}"
+            found = {"lost": f"{keeper} does not answer any more; it holds the notes of where all ranks were"}
+            self.board = _NoBoard()  # the thread that still waits for an answer holds the connection
         return self._failed(found) if "kind" in found else RankError(f"{found['lost']}; {self._noticed(error)}")
 
     def farewell(self) -> None:
