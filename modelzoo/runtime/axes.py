@@ -51,10 +51,15 @@ def resolve(config: ParallelConfig, world: World, model: nn.Module) -> ParallelC
 
 
 def build_mesh(config: ParallelConfig, world: World) -> DeviceMesh:
-    """Return the grid of a resolved config; neighbouring ranks share a tensor axis first, then a shard axis. Collective."""
+    """Return the grid of a resolved config; neighbouring ranks share a tensor axis first, then a shard axis. Collective.
+
+    Grids of one shape are one grid: each has process groups of its own, with threads that live as long as the run.
+    """
     assert isinstance(config.data_shard, int)
     sizes = (config.data_replicate, config.data_shard, config.tensor)
-    return init_device_mesh(world.device.type, sizes, mesh_dim_names=(REPLICATE, SHARD, TENSOR))
+    if sizes not in world.meshes:
+        world.meshes[sizes] = init_device_mesh(world.device.type, sizes, mesh_dim_names=(REPLICATE, SHARD, TENSOR))
+    return world.meshes[sizes]
 
 
 def _zero(world: World, model: nn.Module, parts: int) -> int:

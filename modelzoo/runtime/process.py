@@ -20,6 +20,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # documented name
     TCPStore,
     rendezvous,
 )
+from torch.distributed.device_mesh import DeviceMesh
 
 from modelzoo.errors import ConfigError, RankError
 from modelzoo.launch import LISTEN_VARIABLE, Board, Place, board_of, place_of
@@ -46,6 +47,7 @@ class World:
         device: Where this process computes.
         timeout_s: Seconds after which a collective that a rank does not join is an error.
         tensor_size: How many neighbouring ranks compute one sample together (set by `prepare`).
+        meshes: Grids of ranks that were made, by their sizes (see `build_mesh`).
         agreed_error: The error that all ranks are raising together, if any (set by `raise_together`).
         roll_call: Where ranks say what they do; None on one process, and in a group that `connect` did not make.
     """
@@ -59,6 +61,7 @@ class World:
         self.tensor_size = 1
         self.agreed_error: BaseException | None = None
         self.roll_call: RollCall | None = None
+        self.meshes: dict[tuple[int, int, int], DeviceMesh] = {}
         self._store: Store | None = None
         self._owns_group = False
 
@@ -162,6 +165,7 @@ class World:
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
         self._owns_group = False
+        self.meshes.clear()
 
     def close(self) -> None:
         """Leave the process group, if `connect` made one; the other ranks notice at once if they still wait for this one."""
