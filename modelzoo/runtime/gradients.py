@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from modelzoo.runtime.lost import in_collective
+from modelzoo.runtime.usage import drop_unused
 from modelzoo.sharded import is_sharded, local_values
 
 __all__ = ["clip_grad_norm"]
@@ -21,7 +22,8 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float | None, *
     """Scale the gradients so that their global norm is at most `max_norm`, and return the norm before that.
 
     The norm is that of all gradients of the whole model, sharded or replicated or both, so it is the same on every rank. A norm
-    that is not finite is returned and nothing is scaled. Collective for sharded parameters.
+    that is not finite is returned and nothing is scaled. Gradients of parameters that no rank used, zeros of a sharded model, are
+    taken away. Collective for sharded parameters.
 
     Args:
         parameters: Those whose `.grad` counts; parameters without one are left out.
@@ -29,6 +31,7 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float | None, *
         divisor: What the gradients are too large by (a loss scale); they are divided by it, and the norm is that of the result.
     """
     trained = [parameter for parameter in parameters if parameter.grad is not None or _away(parameter) is not None]
+    trained = drop_unused(trained)
     if not trained:
         return 0.0
     total = _total_norm(trained) / divisor

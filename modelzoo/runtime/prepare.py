@@ -30,6 +30,7 @@ from modelzoo.runtime.recompute import recompute
 from modelzoo.runtime.tensor_parallel import split
 from modelzoo.runtime.traffic import StepClock, Traffic
 from modelzoo.runtime.units import find_ties, find_units, holds_any
+from modelzoo.runtime.usage import note_usage
 from modelzoo.sharded import is_sharded, local_part, write_local
 
 __all__ = ["Prepared", "accumulating", "materialise", "prepare", "prepared", "reshard"]
@@ -108,6 +109,8 @@ def prepare(
         _shard(model, [block for block in blocks if not holds_any(block, ties)], mesh, config, frees_blocks=for_tiers)
         count_traffic(model, mesh, traffic)
         follow_freezing(model)
+        if not for_tiers:
+            note_usage(model)
     _PREPARED[model] = Prepared(config, tuple(blocks), mesh, traffic, StepClock(), for_tiers)
     return model
 

@@ -75,7 +75,8 @@ def split(model: nn.Module, mesh: DeviceMesh, axis: TensorAxis) -> None:
 def _grouped_heads(model: nn.Module, axis: TensorAxis) -> dict[nn.Module, list[int]]:
     """Return the maps that stay whole because their heads do not divide, with the heads that this rank's query heads share."""
     found: dict[nn.Module, list[int]] = {}
-    for module in model.modules():
+    for each in model.modules():
+        module: Any = each
         names = getattr(module, "tensor_grouped", ())
         if not names or module.num_key_value_heads % axis.size == 0 or module.num_heads % axis.size:
             continue
@@ -90,11 +91,11 @@ def _grouped_heads(model: nn.Module, axis: TensorAxis) -> dict[nn.Module, list[i
 def _divide_heads(module: Any, grouped: dict[nn.Module, list[int]], axis: TensorAxis) -> None:
     """Set a module's numbers of heads to those that are here, and sum the gradients of its parts that see those alone."""
     maps = [getattr(module, name) for name in getattr(module, "tensor_grouped", ())]
-    heads = grouped.get(maps[0]) if maps else None
-    for part in maps if heads is not None else ():
+    heads = grouped.get(maps[0], []) if maps else []
+    for part in maps if heads else ():
         part.forward = _Grouped(part, axis, heads, part.out_features // module.num_key_value_heads)
     for name in getattr(module, "tensor_counts", ()):
-        is_picked = heads is not None and name == "num_key_value_heads"
+        is_picked = heads and name == "num_key_value_heads"
         setattr(module, name, len(heads) if is_picked else getattr(module, name) // axis.size)
     for name in getattr(module, "tensor_shared", ()):
         shared = getattr(module, name)

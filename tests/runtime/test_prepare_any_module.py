@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.errors import ConfigError
-from modelzoo.runtime import clip_grad_norm, connect, find_units, full_tensor, prepare, prepared, reshard
+from modelzoo.runtime import accumulating, clip_grad_norm, connect, find_units, full_tensor, prepare, prepared, reshard
 
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SIZES = {"vocab_size": 7, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -181,6 +181,56 @@ def freeze_and_free(world, zero: int) -> None:
 
 def test_parameters_are_frozen_and_freed_at_any_time():
     run_distributed(frozen_at_any_time, 2)
+
+
+class Branches(nn.Module):
+    """Maps of one size, of which a row takes one, and one that nobody takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.maps = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("even", "odd", "never")})
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor, *, is_even: bool) -> Tensor:
+        return self.last(self.maps["even" if is_even else "odd"](inputs)).square().sum()
+
+
+def different_branches() -> None:
+    inputs = torch.randn(4, 3, 4, generator=torch.Generator().manual_seed(0))
+    with connect(device="cpu") as world:
+        alone = Branches()
+        optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-2, weight_decay=0.5, eps=1e-5)
+        for step_inputs in inputs[:3]:
+            (alone(step_inputs, is_even=True) + alone(step_inputs + 1, is_even=False)).backward()
+            clip_grad_norm(alone.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+        alone(inputs[3], is_even=True).backward()
+        alone(inputs[3], is_even=True).backward()
+        optimizer.step()
+        for zero, is_cut in ((0, True), (1, False), (2, True), (3, False)):
+            model = prepare(Branches(), world, ParallelConfig(zero=zero))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5, eps=1e-5)
+            for step_inputs in inputs[:3]:
+                for number in range(1 + is_cut):  # cut in two, a rank's branch changes from one micro-batch to the next
+                    is_even = (world.rank + number) % 2 == 0
+                    accumulating(model, is_last=number == is_cut)
+                    (model(step_inputs + (not is_even), is_even=is_even) / (1 + is_cut)).backward()
+                clip_grad_norm(model.parameters(), 0.5)
+                assert model.maps["never"].weight.grad is None
+                assert model.maps["odd"].weight.grad is not None
+                optimizer.step()
+                optimizer.zero_grad()
+            model(inputs[3], is_even=True).backward()
+            clip_grad_norm(model.parameters(), None)
+            assert model.maps["odd"].weight.grad is None
+            optimizer.step()
+            assert_equal(model, alone)
+
+
+def test_ranks_may_take_different_branches():
+    run_distributed(different_branches, 2)
 
 
 def units_by_hand() -> None:
