@@ -51,13 +51,16 @@ def fresh(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
 
-def seconds_of(world: World, action: Callable[[], object]) -> float:
+def seconds_of(world: World, action: Callable[[], object]) -> tuple[float, float]:
+    """Return the time on the clock, and on all processors of all ranks."""
     os.sync()
     world.barrier()
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), time.process_time()
     action()
+    own = time.process_time() - worked
     world.barrier()
-    return time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    return seconds, world.sum([own])[0]
 
 
 def dcp_save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -81,7 +84,7 @@ def measure(rank: int, options: argparse.Namespace, port: int, place: str) -> No
         model, optimizer = trained(world, options.width, options.layers)
         size = sum(parameter.numel() for parameter in model.parameters()) * 12
         options_of_save = {"model": model, "optimizer": optimizer, "world": world, "state": {}, "identity": IDENTITY}
-        times: dict[str, list[float]] = {}
+        times: dict[str, list[tuple[float, float]]] = {}
         for number in range(options.rounds + 1):
             ours, theirs = Path(place) / f"ours{number}", Path(place) / f"dcp{number}"
             saver = CheckpointSaver(Path(place) / f"background{number}", world, IDENTITY, keep_last=2, background=True)
@@ -107,13 +110,20 @@ def measure(rank: int, options: argparse.Namespace, port: int, place: str) -> No
             show(times, size, options)
 
 
-def show(times: dict[str, list[float]], size: int, options: argparse.Namespace) -> None:
-    print(f"{size / 1e6:.0f} MB of state, {options.ranks} rank(s), median of {options.rounds} rounds")
+def show(times: dict[str, list[tuple[float, float]]], size: int, options: argparse.Namespace) -> None:
+    print(
+        f"{size / 1e6:.0f} MB of state, {options.ranks} rank(s), median of {options.rounds} rounds: clock, processors of all ranks"
+    )
     for name, some in times.items():
-        print(f"  {name:20} {statistics.median(some):6.3f} s  ({min(some):.3f} to {max(some):.3f})")
+        print(f"  {name:20} {text([clock for clock, _ in some], ' s')}   {text([work for _, work in some], ' s')}")
     for what in ("save", "load"):
-        ratios = [ours / theirs for ours, theirs in zip(times[f"{what} modelzoo"], times[f"{what} DCP"], strict=True)]
-        print(f"  {what} modelzoo / DCP  {statistics.median(ratios):.2f}  ({min(ratios):.2f} to {max(ratios):.2f})")
+        pairs = list(zip(times[f"{what} modelzoo"], times[f"{what} DCP"], strict=True))
+        clock, work = ([ours[which] / theirs[which] for ours, theirs in pairs] for which in (0, 1))
+        print(f"  {what} modelzoo / DCP  {text(clock)}   {text(work)}")
+
+
+def text(values: list[float], unit: str = "") -> str:
+    return f"{statistics.median(values):.2f}{unit} ({min(values):.2f} to {max(values):.2f})"
 
 
 def main() -> None:

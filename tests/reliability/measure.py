@@ -175,6 +175,10 @@ def run(row: Row) -> Outcome:
         ]
         subprocess.run(command, cwd=ROOT, check=False)
         outcome = Outcome()
+        if not report.exists():
+            print(f"{row.name}: the tests were killed", file=sys.stderr)
+            outcome.failed = 1
+            return outcome
         for case in ElementTree.parse(report).iter("testcase"):
             if case.find("skipped") is not None:
                 outcome.skipped += 1
