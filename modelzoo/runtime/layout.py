@@ -30,7 +30,7 @@ def layout(
         prepare(model, world, config, for_tiers=uses_tiers)
         materialise(model, world.device)
         if memory is not None and uses_tiers:
-            attach_tiers(model, world, memory, reserved_bytes=reserved_bytes)
+            attach_tiers(model, world, memory, reserved_bytes=reserved_bytes, is_filled=False)
         return model
 
     return lay_out

@@ -16,6 +16,7 @@ from modelzoo.runtime.process import World
 from modelzoo.runtime.publish import readable_size
 from modelzoo.runtime.retention import retain
 from modelzoo.runtime.saving import Save
+from modelzoo.sharded import is_away
 
 __all__ = ["CheckpointSaver"]
 
@@ -116,6 +117,11 @@ def _join(thread: threading.Thread) -> None:
 
 def _can_copy(save: Save) -> bool:
     """Return whether there is memory for a copy of what this rank writes; say so if not."""
+    if any(is_away(part) for some in save.own.values() for part in some.values()):
+        log.warning(
+            "%s: its values are on disk; a background save would bring them all into memory, so this one waits", save.target.name
+        )
+        return False
     needed = sum(part.nbytes for some in save.own.values() for part in some.values())
     free = free_bytes(torch.device("cpu"))
     if needed <= COPY_SHARE * free:

@@ -22,7 +22,7 @@ from modelzoo.runtime.process import World
 from modelzoo.runtime.publish import check_space, make_temporary, publish, readable_size, write_text
 from modelzoo.runtime.reading import STATE
 from modelzoo.runtime.tensors import write_tensors
-from modelzoo.sharded import local_values
+from modelzoo.sharded import held
 
 __all__ = ["Save", "begin_save"]
 
@@ -38,7 +38,7 @@ class Save:
         temporary: Where the files are written until then.
         manifest: Of the checkpoint, without the files.
         state: What is saved beside the tensors.
-        own: This rank's parts by kind and name; kept until they are written.
+        own: This rank's parts by kind and name; kept until they are written. Those that are away (on disk) are read one at a time.
     """
 
     target: Path
@@ -137,7 +137,7 @@ def begin_save(world: World, target: Path, manifest: Manifest, plan: SavePlan, k
     told, generation, created = world.broadcast((str(temporary), manifest.generation, manifest.created))
     manifest = replace(manifest, generation=generation, created=created, tensors=plan.tensors)
     own: dict[str, dict[str, Tensor]] = {
-        kind: {name: local_values(kinds[kind][name]) for name in names} for kind, names in plan.own.items()
+        kind: {name: held(kinds[kind][name]) for name in names} for kind, names in plan.own.items()
     }
     return Save(target, Path(told), manifest, state, own, plan.total_bytes)
 

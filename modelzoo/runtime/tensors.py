@@ -16,6 +16,7 @@ from torch import Tensor
 
 from modelzoo.errors import CheckpointError
 from modelzoo.runtime.durable import DurableFile, WrittenFile
+from modelzoo.sharded import local_values
 
 __all__ = ["DTYPE_CODES", "TensorReader", "TensorSpec", "specs_of", "write_tensors"]
 
@@ -66,7 +67,9 @@ def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> WrittenFile:
-    """Write a safetensors file durably and return its size and hash; nothing is copied but what lies on an accelerator.
+    """Write a safetensors file durably and return its size and hash.
+
+    Nothing is copied but what lies on an accelerator, or is away (see `modelzoo.sharded.Away`) and is read when its turn comes.
 
     Args:
         path: A new file.
@@ -87,7 +90,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     with DurableFile(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
-            file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            file.write(local_values(tensor).cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return file.facts
 
 

@@ -59,17 +59,17 @@ def update_unit(unit: Unit, options: Options, parameters: Tensor | None, gradien
         for low in range(0, place.numel, PIECE):
             high = min(low + PIECE, place.numel)
             start, stop = place.start + low, place.start + high
-            first = unit.regions["exp_avg"].load(start, stop, scratch.exp_avg)
-            second = unit.regions["exp_avg_sq"].load(start, stop, scratch.exp_avg_sq)
+            first = unit.region("exp_avg").load(start, stop, scratch.exp_avg)
+            second = unit.region("exp_avg_sq").load(start, stop, scratch.exp_avg_sq)
             if number in gradients:
                 gradient = gradients[number][low:high]
             else:
-                gradient = unit.regions["gradients"].load(start, stop, scratch.gradients)
+                gradient = unit.region("gradients").load(start, stop, scratch.gradients)
                 if unit.gradient_factors[number] != 1.0:
                     gradient.mul_(unit.gradient_factors[number])
             _fused(whole[low:high], gradient, first, second, chosen)
-            unit.regions["exp_avg"].store(start, first, scratch.exp_avg)
-            unit.regions["exp_avg_sq"].store(start, second, scratch.exp_avg_sq)
+            unit.region("exp_avg").store(start, first, scratch.exp_avg)
+            unit.region("exp_avg_sq").store(start, second, scratch.exp_avg_sq)
     unit.stored_gradients.clear()
     unit.gradient_factors.clear()
 

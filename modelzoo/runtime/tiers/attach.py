@@ -19,6 +19,7 @@ from modelzoo.runtime.tiers.direct_file import DirectFile
 from modelzoo.runtime.tiers.engine import Tiers
 from modelzoo.runtime.tiers.folder import TierFolder
 from modelzoo.runtime.tiers.placement import Placement, Sizes, place_units
+from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, lay_down, open_regions
 from modelzoo.sharded import is_sharded, local_values, padded_shape
 
@@ -30,7 +31,13 @@ _TIERS: WeakKeyDictionary[nn.Module, Tiers] = WeakKeyDictionary()
 
 
 def attach_tiers(
-    model: nn.Module, world: World, memory: MemoryConfig, *, reserved_bytes: int = 0, placement: Placement | None = None
+    model: nn.Module,
+    world: World,
+    memory: MemoryConfig,
+    *,
+    reserved_bytes: int = 0,
+    placement: Placement | None = None,
+    is_filled: bool = True,
 ) -> Tiers:
     """Let a model's values live in the tiers; `TieredAdamW` is its optimizer from then on.
 
@@ -40,6 +47,7 @@ def attach_tiers(
         memory: Budgets of a process, and when updates are carried out.
         reserved_bytes: What activations and everything else beside the model take of the memory budget.
         placement: Instead of the one that the budget gives.
+        is_filled: Whether the parameters have values yet; False where they are loaded next.
 
     Raises:
         ConfigError: The budget is too small or larger than the machine, or the folder is in use; the message says what would do.
@@ -60,7 +68,7 @@ def attach_tiers(
             how=memory.placement,
             when=memory.optimizer_update,
         )
-    tiers = _TIERS[model] = _open(_groups(model), placement, world, memory)
+    tiers = _TIERS[model] = _open(_groups(model), placement, world, memory, is_filled=is_filled)
     return tiers
 
 
@@ -93,7 +101,12 @@ def budget_bytes(memory: MemoryConfig, world: World) -> int | None:
 
 
 def _open(
-    units: Sequence[tuple[str, nn.Module, list[nn.Parameter], bool]], placement: Placement, world: World, memory: MemoryConfig
+    units: Sequence[tuple[str, nn.Module, list[nn.Parameter], bool]],
+    placement: Placement,
+    world: World,
+    memory: MemoryConfig,
+    *,
+    is_filled: bool,
 ) -> Tiers:
     folder = None
     files: list[DirectFile] = []
@@ -106,13 +119,14 @@ def _open(
             limit = parse_size(str(memory.disk.budget), filesystem.f_blocks * filesystem.f_frsize)
         folder = TierFolder(state, world.rank, placement.disk_bytes, limit)
     made = []
+    traffic = DiskTraffic()
     try:
         for number, ((name, module, own, _), homes) in enumerate(zip(units, placement.homes, strict=True)):
             shapes = [padded_shape(parameter, SHARD) for parameter in own if is_sharded(parameter)]
             places = lay_down(own, shapes, [local_values(parameter).numel() for parameter in own])
             unit = Unit(name, module, places, _region(places), homes)
             path = folder.file(f"unit-{number}") if folder is not None else Path()
-            file = open_regions(unit, path)
+            file = open_regions(unit, path, traffic)
             if file is not None:
                 files.append(file)
             made.append(unit)
@@ -122,7 +136,16 @@ def _open(
         if folder is not None:
             folder.close()
         raise
-    return Tiers(made, slot_count=memory.slots, when=memory.optimizer_update, folder=folder, files=files)
+    return Tiers(
+        made,
+        placement=placement,
+        slot_count=memory.slots,
+        when=memory.optimizer_update,
+        folder=folder,
+        files=files,
+        traffic=traffic,
+        is_filled=is_filled,
+    )
 
 
 def _groups(model: nn.Module) -> list[tuple[str, nn.Module, list[nn.Parameter], bool]]:

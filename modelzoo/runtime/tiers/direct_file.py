@@ -5,8 +5,10 @@ file system refuses direct access (tmpfs), ordinary access is used and its pages
 """
 
 import errno
+import logging
 import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,9 +18,12 @@ from modelzoo.errors import SaveError
 
 __all__ = ["ALIGNMENT", "Buffer", "DirectFile"]
 
+log = logging.getLogger(__name__)
+
 ALIGNMENT = 4096
 """Bytes to which offsets, lengths and memory of direct access are aligned."""
 REQUEST_BYTES = 16 * 2**20
+CUT = "it was cut, or the disk has failed; continue from the last checkpoint"
 
 
 class Buffer:
@@ -41,13 +46,15 @@ class DirectFile:
     Args:
         path: Must not exist.
         size_bytes: A multiple of `ALIGNMENT`.
+        owner: Whose values it holds, for messages.
 
     Raises:
         SaveError: No room, no right, or the file exists.
     """
 
-    def __init__(self, path: Path, size_bytes: int) -> None:
-        self.path, self.size_bytes = path, size_bytes
+    def __init__(self, path: Path, size_bytes: int, owner: str = "") -> None:
+        self.path, self.size_bytes, self._owner = path, size_bytes, owner
+        self._is_unnamed = False
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
@@ -60,7 +67,7 @@ class DirectFile:
                 os.close(file)
         except OSError as error:
             raise SaveError(
-                f"{path}: disk tier: needs {size_bytes} bytes: {error.strerror}; free some or give another path"
+                f"{path}: disk tier: {owner} needs {size_bytes} bytes: {error.strerror}; free some or give another memory.disk.path"
             ) from error
 
     def _reopen(self, file: int) -> tuple[int, bool]:
@@ -71,38 +78,40 @@ class DirectFile:
                 raise
             return os.dup(file), False
 
-    def read(self, offset: int, into: memoryview) -> None:
+    def read(self, offset: int, into: memoryview, what: str = "values") -> None:
         """Fill `into` from the file.
 
         Raises:
             SaveError: The file is shorter than it was, or cannot be read.
         """
-        self._transfer("read", os.preadv, offset, into)
+        self._transfer(f"read of {what}", os.preadv, offset, into)
 
-    def write(self, offset: int, values: memoryview) -> None:
+    def write(self, offset: int, values: memoryview, what: str = "values") -> None:
         """Write `values` into the file.
 
         Raises:
-            SaveError: The file cannot be written.
+            SaveError: The file is shorter than it was, or cannot be written.
         """
-        self._transfer("write", os.pwritev, offset, values)
+        self._transfer(f"write of {what}", os.pwritev, offset, values)
 
-    def _transfer(self, doing: str, call: object, offset: int, memory: memoryview) -> None:
-        assert callable(call)
+    def _transfer(self, doing: str, call: Callable[[int, list[memoryview], int], int], offset: int, memory: memoryview) -> None:
+        where = f"{self.path}: disk tier: {doing} of {self._owner}"
         done = 0
         while done < len(memory):
             piece = memory[done : done + REQUEST_BYTES]
+            # writing past the end would fill a file that was cut with zeros, which would then be read as values
+            state = os.fstat(self._file)
+            if state.st_size < self.size_bytes:
+                raise SaveError(f"{where}: expected a file of {self.size_bytes} bytes, found {state.st_size}; {CUT}")
+            if not state.st_nlink and not self._is_unnamed:
+                self._is_unnamed = True
+                log.warning("%s: deleted under way; its %d bytes stay on the disk until this run ends", where, self.size_bytes)
             try:
                 count = call(self._file, [piece], offset + done)
             except OSError as error:
-                raise SaveError(
-                    f"{self.path}: disk tier: {doing} of {len(piece)} bytes at {offset + done}: {error.strerror}"
-                ) from error
+                raise SaveError(f"{where}: {len(piece)} bytes at {offset + done}: {error.strerror}; {CUT}") from error
             if count != len(piece):
-                raise SaveError(
-                    f"{self.path}: disk tier: {doing} at {offset + done}: expected {len(piece)} bytes, found {count}; the file "
-                    "was cut or the disk is full; continue from the last checkpoint"
-                )
+                raise SaveError(f"{where}: expected {len(piece)} bytes at {offset + done}, found {count}; {CUT}")
             done += count
         if not self.is_direct:
             os.posix_fadvise(self._file, offset, len(memory), os.POSIX_FADV_DONTNEED)

@@ -4,8 +4,7 @@
 they hand out a slot that a thread has filled from the disk. Nothing in the model, the loop or the optimizer step is another.
 """
 
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Literal
 
@@ -14,18 +13,21 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.errors import ConfigError
-from modelzoo.runtime.tiers.adamw import PIECE, Options, Scratch, TieredAdamW, update_unit
+from modelzoo.runtime.tiers.adamw import PIECE, Options, TieredAdamW
 from modelzoo.runtime.tiers.direct_file import Buffer, DirectFile
 from modelzoo.runtime.tiers.folder import TierFolder
-from modelzoo.runtime.tiers.slots import Slot, Slots
+from modelzoo.runtime.tiers.placement import Placement
+from modelzoo.runtime.tiers.ring import Gradients, Ring, filled
+from modelzoo.runtime.tiers.slots import Slot
 from modelzoo.runtime.tiers.stand_in import AwayGradient, AwayValues, stand_in
-from modelzoo.runtime.tiers.unit import KINDS, Kind, Unit
+from modelzoo.runtime.tiers.traffic import DiskTraffic
+from modelzoo.runtime.tiers.unit import KINDS, Kind, Unit, aligned
+from modelzoo.runtime.tiers.worker import WORKERS
 from modelzoo.sharded import held, local_values
 
 __all__ = ["Tiers", "WhenUpdated"]
 
 WhenUpdated = Literal["step", "in_backward", "deferred"]
-Gradients = Mapping[int, Tensor]
 
 
 class Tiers:
@@ -33,26 +35,32 @@ class Tiers:
 
     Args:
         units: With their regions open.
+        placement: That gave them their homes.
         slot_count: Blocks on their way at a time.
         when: When updates are carried out.
         folder: Of the disk tier; None without one.
         files: Open in it.
+        traffic: Where the regions count their bytes.
+        is_filled: Whether the parameters have values yet that must go where they live.
     """
 
     def __init__(
-        self, units: list[Unit], *, slot_count: int, when: WhenUpdated, folder: TierFolder | None, files: list[DirectFile]
+        self,
+        units: list[Unit],
+        *,
+        placement: Placement,
+        slot_count: int,
+        when: WhenUpdated,
+        folder: TierFolder | None,
+        files: list[DirectFile],
+        traffic: DiskTraffic,
+        is_filled: bool = True,
     ) -> None:
-        self.units, self.when = units, when
+        self.units, self.when, self.placement, self.traffic = units, when, placement, traffic
         self._folder, self._files = folder, files
-        streamed = [unit.elements for unit in units if unit.is_streamed]
-        # a unit much larger than the blocks (the embeddings) gets memory of its own, so that slots stay the size of a block
-        common = sorted(streamed)[len(streamed) // 2] if streamed else 0
-        self.slots = Slots(slot_count, max((size for size in streamed if size <= 2 * common), default=0))
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="modelzoo-tiers")
-        self._scratch = Scratch()
-        self._gradient_buffer = Buffer(PIECE)
+        self.ring = Ring(units, slot_count)
+        self._piece: Buffer | None = None
         self._optimizer: TieredAdamW | None = None
-        self._pending: dict[int, tuple[Options, Gradients]] = {}
         self._updates: list[Future[None]] = []
         self._in_use: dict[tuple[int, int], Slot] = {}
         self._arrived: dict[int, int] = {}
@@ -61,18 +69,17 @@ class Tiers:
         self._where: dict[int, tuple[Unit, int]] = {
             id(place.parameter): (unit, number) for unit in units for number, place in enumerate(unit.places)
         }
-        self._followed_by: dict[tuple[int, int], int] = {}
-        self._last = (-1, -1)
         for unit in units:
-            self._attach(unit)
+            self._attach(unit, is_filled=is_filled)
 
     # -- what the model sees ---------------------------------------------------------------------------------------------------
 
-    def _attach(self, unit: Unit) -> None:
+    def _attach(self, unit: Unit, *, is_filled: bool) -> None:
         for number, place in enumerate(unit.places):
             if unit.is_streamed:
                 local: Any = held(place.parameter)
-                self.write(unit, number, "parameters", local.detach())
+                if is_filled:
+                    self.write(unit, number, "parameters", local.detach())
                 local.fsdp_pre_all_gather = partial(self._hand_out, unit, number)
                 local.fsdp_post_all_gather = partial(self._take_back, unit, number)
                 local.away = AwayValues(self, unit, number, "parameters")
@@ -90,7 +97,7 @@ class Tiers:
         self, unit: Unit, number: int, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[Tensor], None]:
         """Return a shard's values in a slot."""
-        slot = self._fetch(unit)
+        slot = self.ring.fetch(unit)
         slot.users += 1
         self._in_use[self._index[id(unit)], number] = slot
         place = unit.places[number]
@@ -102,7 +109,7 @@ class Tiers:
         self, unit: Unit, number: int, outputs: tuple[Tensor, ...], metadata: None, dtype: torch.dtype, *, out: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
         """Hear that a shard's values were copied out of the slot."""
-        self.slots.release(self._in_use.pop((self._index[id(unit)], number)))
+        self.ring.slots.release(self._in_use.pop((self._index[id(unit)], number)))
         return (outputs[0], ()) if out is None else None
 
     def _take_gradient(self, unit: Unit, number: int, parameter: nn.Parameter) -> None:
@@ -121,76 +128,13 @@ class Tiers:
             away.norm = torch._foreach_norm([local_values(gradient)])[0]
             parameter.away_gradient = away  # type: ignore[attr-defined]  # read by clip_grad_norm
             self._arrived[key] = self._arrived.get(key, 0) + 1
-            wanted = sum(place.parameter.requires_grad for place in unit.places)
-            if self._arrived[key] == wanted:
-                self._arrived[key] = 0
-                self._updated.add(key)
-                gradients = self._gradients_in_memory(unit)
-                self._apply(unit, self._options(unit, gradients), gradients)
-                for place in unit.places:
-                    place.parameter.grad = None
+            if self._arrived[key] == sum(place.parameter.requires_grad for place in unit.places):
+                self._update_now(unit)
             return
         away = getattr(parameter, "away_gradient", None) or AwayGradient(unit, number)
-        away.add(local_values(gradient).reshape(-1), self._gradient_buffer, PIECE)
+        away.add(local_values(gradient).reshape(-1), self._piece_buffer(), PIECE)
         parameter.away_gradient = away  # type: ignore[attr-defined]  # read by clip_grad_norm
         parameter.grad = None
-
-    # -- fetching --------------------------------------------------------------------------------------------------------------
-
-    def _fetch(self, unit: Unit) -> Slot:
-        """Return the slot with a unit's current values, and start on what comes after it."""
-        slot = self.slots.find(unit)
-        is_new_use = slot is None or not slot.users
-        if slot is None:
-            slot = self._start(unit)
-        if slot.filled is not None:
-            slot.filled.result()
-        self.slots.touch(slot)
-        if is_new_use:
-            slot.users += 1  # so that what is fetched ahead does not take it
-            self._fetch_ahead(self._index[id(unit)])
-            slot.users -= 1
-        return slot
-
-    def _start(self, unit: Unit) -> Slot:
-        slot = self.slots.take(unit)
-        if slot is None:
-            for other in self.slots.slots:
-                if other.filled is not None and not other.users:
-                    other.filled.result()
-            slot = self.slots.take(unit)
-        if slot is None:
-            raise ConfigError(f"memory.slots={self.slots.count}: all are in use while {unit.name} is needed; use more")
-        slot.filled = self._worker.submit(self._fill, unit, slot.buffer)
-        return slot
-
-    def _fill(self, unit: Unit, buffer: Buffer) -> None:
-        """Read a unit's values, and update them first if a step is pending. In the worker."""
-        values = unit.regions["parameters"].load(0, unit.elements, buffer)
-        update = self._pending.pop(id(unit), None)
-        if update is not None:
-            self._update(unit, *update, values, buffer)
-
-    def _fetch_ahead(self, current: int) -> None:
-        """Fill free slots with the units that came after this one the last time."""
-        before = self._last[1]
-        self._followed_by[self._last] = current
-        self._last = (before, current)
-        place = self._last
-        for _ in range(self.slots.count - 1):
-            following = self._followed_by.get(place)
-            if following is None:
-                return
-            unit = self.units[following]
-            slot = self.slots.find(unit)
-            if slot is not None:
-                self.slots.touch(slot)
-            elif unit.elements <= self.slots.elements:
-                slot = self.slots.take(unit)
-                if slot is None:
-                    return
-                slot.filled = self._worker.submit(self._fill, unit, slot.buffer)
-            place = (place[1], following)
 
     # -- updating --------------------------------------------------------------------------------------------------------------
 
@@ -199,63 +143,82 @@ class Tiers:
         self._optimizer = optimizer
 
     def publish(self) -> None:
-        """Carry a step out: now, or when each unit's turn comes; in the backward it was done already."""
-        if self.when == "in_backward":
-            self._updated.clear()
-            for unit in self.units:
+        """Carry a step out: now, or when each unit's turn comes; in the backward it was done already.
+
+        Raises:
+            SaveError: A value could not be read or written.
+        """
+        self.ring.worker.check()
+        for unit in self.units:
+            if self.when == "in_backward":
+                if self._arrived.get(id(unit)):
+                    self._update_now(unit)  # parameters that had no gradient are not waited for
                 for place in unit.places:
                     place.parameter.__dict__.pop("away_gradient", None)
-        else:
-            for unit in self.units:
-                gradients = self._gradients_in_memory(unit)
-                options = self._options(unit, gradients)
-                if not options:
-                    continue
-                for number in unit.stored_gradients:
-                    unit.places[number].parameter.__dict__.pop("away_gradient", None)
-                if self.when == "deferred" and unit.is_streamed:
-                    self.slots.forget(unit)
-                    self._pending[id(unit)] = (options, gradients)
-                else:
-                    self._apply(unit, options, gradients)
+            else:
+                self._publish(unit)
+        self._updated.clear()
         self._wait_for_updates()
 
+    def _publish(self, unit: Unit) -> None:
+        if id(unit) in self.ring.pending:  # it was in no forward since the last step
+            self.ring.worker.wait(filled(self.ring.start(unit)))
+        gradients = self._gradients_in_memory(unit)
+        options = self._options(unit, gradients)
+        if not options:
+            return
+        for number in unit.stored_gradients:
+            unit.places[number].parameter.__dict__.pop("away_gradient", None)
+        if self.when == "deferred" and unit.is_streamed:
+            self.ring.slots.forget(unit)
+            self.ring.pending[id(unit)] = (options, gradients)
+        else:
+            self._apply(unit, options, gradients)
+
+    def _update_now(self, unit: Unit) -> None:
+        """Update a unit whose gradients are all there, in the backward; few at a time, for their gradients take memory."""
+        self._arrived[id(unit)] = 0
+        self._updated.add(id(unit))
+        gradients = self._gradients_in_memory(unit)
+        while len(self._updates) >= WORKERS:
+            self.ring.worker.wait(self._updates.pop(0))
+        self._apply(unit, self._options(unit, gradients), gradients)
+        for place in unit.places:
+            place.parameter.grad = None
+
     def flush(self) -> None:
-        """Carry out every update that is still pending: before anything but a forward looks at the values."""
+        """Carry out every update that is still pending: before anything but a forward looks at the values.
+
+        Raises:
+            SaveError: A value could not be read or written.
+        """
         for unit in self.units:
-            if id(unit) in self._pending:
-                self._start(unit)
-        for slot in [*self.slots.slots, *self.slots.oversized.values()]:
-            if slot.filled is not None:
-                slot.filled.result()
-        self.slots.oversized = {key: slot for key, slot in self.slots.oversized.items() if slot.users}
+            if id(unit) in self.ring.pending:
+                slot = self.ring.start(unit)
+                if unit.elements > self.ring.slots.elements:
+                    self.ring.worker.wait(filled(slot))
+                    self.ring.slots.forget(unit)
+        self.ring.settle()
         self._wait_for_updates()
 
     def _apply(self, unit: Unit, options: Options, gradients: Gradients) -> None:
-        """Update a unit in the worker."""
+        """Let a unit be updated."""
         if not unit.is_streamed:
-            self._updates.append(self._worker.submit(self._update, unit, options, gradients, None, None))
+            self._updates.append(self.ring.worker.submit(self.ring.update, unit, options, gradients, None, None))
             return
-        slot = self.slots.find(unit)
-        if slot is None:
-            self._pending[id(unit)] = (options, gradients)
-            slot = self._start(unit)
-            assert slot.filled is not None
-            self._updates.append(slot.filled)
-            if unit.elements > self.slots.elements:
-                slot.filled.result()
-                self.slots.oversized.pop(id(unit), None)
-            return
-        if slot.filled is not None:
-            slot.filled.result()
-        slot.filled = self._worker.submit(self._update, unit, options, gradients, slot.buffer.values[: unit.elements], slot.buffer)
-        self._updates.append(slot.filled)
-
-    def _update(self, unit: Unit, options: Options, gradients: Gradients, values: Tensor | None, buffer: Buffer | None) -> None:
-        """Update a unit's values and keep them. In the worker."""
-        update_unit(unit, options, values, gradients, self._scratch)
-        if values is not None and buffer is not None:
-            unit.regions["parameters"].store(0, values, buffer)
+        slot = self.ring.slots.find(unit)
+        if slot is not None:
+            if slot.filled is not None:
+                self.ring.worker.wait(slot.filled)
+            values = slot.buffer.values[: unit.elements]
+            slot.filled = self.ring.worker.submit(self.ring.update, unit, options, gradients, values, slot.buffer)
+        else:
+            self.ring.pending[id(unit)] = (options, gradients)
+            slot = self.ring.start(unit)
+        self._updates.append(filled(slot))
+        if unit.elements > self.ring.slots.elements and not slot.users:
+            self.ring.worker.wait(filled(slot))
+            self.ring.slots.forget(unit)
 
     def _options(self, unit: Unit, gradients: Gradients) -> Options:
         if self._optimizer is None:
@@ -273,7 +236,7 @@ class Tiers:
     def _wait_for_updates(self) -> None:
         updates, self._updates = self._updates, []
         for update in updates:
-            update.result()
+            self.ring.worker.wait(update)
 
     # -- reading and writing from outside -------------------------------------------------------------------------------------
 
@@ -284,22 +247,38 @@ class Tiers:
         return stand_in(parameter, AwayValues(self, unit, number, kind))  # type: ignore[arg-type]  # one of the two kinds
 
     def read(self, unit: Unit, number: int, kind: Kind) -> Tensor:
-        """Return a parameter's values of a kind, up to date, in memory of their own."""
+        """Return a parameter's values of a kind, up to date, in memory of their own.
+
+        Raises:
+            SaveError: They could not be read, or an update before could not be carried out.
+        """
         self.flush()
         place = unit.places[number]
-        buffer = Buffer(-(-place.numel // 1024) * 1024)
-        values = unit.regions[kind].load(place.start, place.start + place.numel, buffer)
-        return values.clone().view(held(place.parameter).shape)
+        buffer = Buffer(aligned(place.numel))
+        values = unit.region(kind).load(place.start, place.start + place.numel, buffer)
+        if values.data_ptr() != buffer.values.data_ptr():
+            values = values.clone()
+        return values.view(held(place.parameter).shape)
 
     def write(self, unit: Unit, number: int, kind: Kind, values: Tensor) -> None:
-        """Replace a parameter's values of a kind."""
+        """Replace a parameter's values of a kind, a piece at a time.
+
+        Raises:
+            SaveError: They could not be written, or an update before could not be carried out.
+        """
         self.flush()
-        place = unit.places[number]
-        buffer = Buffer(-(-place.numel // 1024) * 1024)
-        buffer.values[: place.numel].copy_(values.reshape(-1))
-        unit.regions[kind].store(place.start, buffer.values[: place.numel], buffer)
+        place, flat, buffer = unit.places[number], values.reshape(-1), self._piece_buffer()
+        for low in range(0, place.numel, PIECE):
+            piece = flat[low : low + PIECE]
+            buffer.values[: len(piece)].copy_(piece)
+            unit.region(kind).store(place.start + low, buffer.values[: len(piece)], buffer)
         if kind == "parameters":
-            self.slots.forget(unit)
+            self.ring.slots.forget(unit)
+
+    def _piece_buffer(self) -> Buffer:
+        if self._piece is None:
+            self._piece = Buffer(PIECE)
+        return self._piece
 
     def describe(self) -> str:
         """Return where values live, in one line."""
@@ -311,11 +290,11 @@ class Tiers:
     @property
     def size_bytes(self) -> int:
         """Memory that the tiers themselves take now: slots and scratch."""
-        return self.slots.size_bytes + self._scratch.size_bytes + self._gradient_buffer.size_bytes
+        return self.ring.slots.size_bytes + self.ring.worker.size_bytes + (self._piece.size_bytes if self._piece is not None else 0)
 
     def close(self) -> None:
-        """Stop the worker and remove the files; the model cannot be used any more."""
-        self._worker.shutdown(wait=True, cancel_futures=True)
+        """Stop the threads and remove the files; the model cannot be used any more."""
+        self.ring.worker.close()
         for file in self._files:
             file.close()
         if self._folder is not None:

@@ -1,12 +1,22 @@
 """The ring of slots that blocks pass through on their way from the disk: filled ahead of use, kept while nobody needs the room."""
 
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from modelzoo.runtime.tiers.direct_file import Buffer
 from modelzoo.runtime.tiers.unit import Unit
 
-__all__ = ["Slot", "Slots"]
+__all__ = ["Slot", "Slots", "slot_elements"]
+
+
+def slot_elements(sizes: Iterable[int]) -> int:
+    """Return the float32 values of a slot for units of these sizes.
+
+    A unit much larger than the blocks (the embeddings) gets memory of its own, so that slots stay the size of a block.
+    """
+    ordered = sorted(sizes)
+    return max((size for size in ordered if size <= 2 * ordered[len(ordered) // 2]), default=0)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +84,7 @@ class Slots:
         slot = self.find(unit)
         if slot is not None:
             slot.unit = None
+        self.oversized.pop(id(unit), None)
 
     @property
     def size_bytes(self) -> int:

@@ -67,7 +67,7 @@ class AwayGradient:
             buffer: Of `piece` values.
             piece: How many are read and written at a time.
         """
-        unit, place, region = self._unit, self._unit.places[self._number], self._unit.regions["gradients"]
+        unit, place, region = self._unit, self._unit.places[self._number], self._unit.region("gradients")
         is_first = self._number not in unit.stored_gradients
         for low in range(0, place.numel, piece):
             high = min(low + piece, place.numel)

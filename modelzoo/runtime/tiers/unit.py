@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo.runtime.tiers.direct_file import ALIGNMENT, Buffer, DirectFile
+from modelzoo.runtime.tiers.traffic import DiskTraffic
 
 __all__ = ["KINDS", "FileRegion", "Home", "Kind", "MemoryRegion", "Place", "Region", "Unit", "aligned", "lay_down", "open_regions"]
 
@@ -74,21 +75,27 @@ class FileRegion:
     Args:
         file: Of the unit.
         offset: First byte in it.
+        kind: Of its values.
+        traffic: Where its bytes are counted.
     """
 
-    def __init__(self, file: DirectFile, offset: int) -> None:
-        self._file, self._offset = file, offset
+    def __init__(self, file: DirectFile, offset: int, kind: Kind, traffic: DiskTraffic) -> None:
+        self._file, self._offset, self._kind, self._traffic = file, offset, kind, traffic
 
     def load(self, start: int, stop: int, into: Buffer) -> Tensor:
         """Read whole pages into the buffer and return the values; `start` is at a page."""
-        self._file.read(self._offset + 4 * start, into.view[: 4 * aligned(stop - start)])
+        size = 4 * aligned(stop - start)
+        self._file.read(self._offset + 4 * start, into.view[:size], self._kind)
+        self._traffic.read(self._kind, size)
         return into.values[: stop - start]
 
     def store(self, start: int, values: Tensor, source: Buffer) -> None:
         """Write whole pages from the buffer that holds the values."""
+        size = 4 * aligned(len(values))
         if values.data_ptr() != source.values.data_ptr():
             source.values[: len(values)].copy_(values)
-        self._file.write(self._offset + 4 * start, source.view[: 4 * aligned(len(values))])
+        self._file.write(self._offset + 4 * start, source.view[:size], self._kind)
+        self._traffic.written(self._kind, size)
 
 
 @dataclass(slots=True)
@@ -107,6 +114,17 @@ class Unit:
     """Numbers of the places whose gradient is in its region."""
     gradient_factors: dict[int, float] = field(default_factory=dict)
     """What each of them is to be multiplied by (clipping)."""
+
+    def region(self, kind: Kind) -> Region:
+        """Return a region; moments of what was frozen when the tiers were made get memory when they are first needed."""
+        if kind not in self.regions and kind != "parameters":
+            self.regions[kind] = MemoryRegion(self.elements)
+        return self.regions[kind]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of its regions."""
+        return sum(region.values.nbytes for region in self.regions.values() if isinstance(region, MemoryRegion))
 
     @property
     def is_streamed(self) -> bool:
@@ -129,14 +147,18 @@ def lay_down(parameters: Sequence[nn.Parameter], shapes: Sequence[tuple[int, ...
     return tuple(places)
 
 
-def open_regions(unit: Unit, path: Path) -> DirectFile | None:
-    """Make the regions of a unit; the file is None where nothing of it is on disk."""
+def open_regions(unit: Unit, path: Path, traffic: DiskTraffic) -> DirectFile | None:
+    """Make the regions of a unit; the file is None where nothing of it is on disk.
+
+    Raises:
+        SaveError: The file cannot be made, or there is no room for it.
+    """
     on_disk = [kind for kind in KINDS if unit.homes[kind] == "disk"]
-    file = DirectFile(path, 4 * unit.elements * len(on_disk)) if on_disk else None
+    file = DirectFile(path, 4 * unit.elements * len(on_disk), unit.name) if on_disk else None
     for number, kind in enumerate(on_disk):
         assert file is not None
-        unit.regions[kind] = FileRegion(file, 4 * unit.elements * number)
-    for kind in ("exp_avg", "exp_avg_sq"):
-        if kind not in unit.regions:
-            unit.regions[kind] = MemoryRegion(unit.elements)
+        unit.regions[kind] = FileRegion(file, 4 * unit.elements * number, kind, traffic)
+    is_trained = any(place.parameter.requires_grad for place in unit.places)
+    for kind in ("exp_avg", "exp_avg_sq") if is_trained else ():
+        unit.region(kind)
     return file

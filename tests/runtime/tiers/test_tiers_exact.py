@@ -12,6 +12,7 @@ from tier_runs import LAYOUTS, Came, Plan, run
 
 from modelzoo.runtime import World, connect
 from modelzoo.runtime.tiers.adamw import PIECE, Scratch, update_unit
+from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, open_regions
 
 FAMILIES = ("bert", "gpt2", "t5", "cpm1")
@@ -105,7 +106,7 @@ def test_a_parameter_larger_than_a_piece_is_updated_as_a_whole_one(tmp_path: Pat
     optimizer = torch.optim.AdamW([other], lr=1e-3, weight_decay=0.1, fused=True)
     homes = {"parameters": "memory", "exp_avg": "disk", "exp_avg_sq": "disk", "gradients": "memory"}
     unit = Unit("wide", torch.nn.Module(), (Place(parameter, 0, size, (size,)),), aligned(size), homes)
-    file = open_regions(unit, tmp_path / "wide")
+    file = open_regions(unit, tmp_path / "wide", DiskTraffic())
     assert file is not None
     options = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
     for step in (1, 2, 3):
