@@ -1,6 +1,8 @@
 """Half precision computes in half and keeps in float32: parameters, moments and sums of gradients."""
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -113,12 +115,13 @@ def test_gradients_are_added_up_in_float32(world_size: int) -> None:
     run_distributed(sums_are_float32, world_size)
 
 
-def train_compiled() -> None:
+def train_compiled(cache: str) -> None:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     with connect(device="cpu") as world:
         found = train(prepare(build("bert", tied=True), world, ParallelConfig(compile=True)), "bert", world, steps=2)
         assert found.losses == pytest.approx(train_alone("bert", True, 2).losses, abs=1e-5)
 
 
 @pytest.mark.slow
-def test_compiled_blocks_train_as_others_do() -> None:
-    run_distributed(train_compiled, 1, timeout_s=600)
+def test_compiled_blocks_train_as_others_do(tmp_path: Path) -> None:
+    run_distributed(train_compiled, 1, str(tmp_path), timeout_s=600)
