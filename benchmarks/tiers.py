@@ -5,8 +5,8 @@
 
 `memory` is a plain loop with everything in memory; `deferred` and `in_backward` hold the model within a budget, by default the
 smallest with which it can be trained (`--share 0`; 1 is what everything would take, values between lie between), and update
-before a block's next forward, with clipping, or in the backward, without. Blocks are computed again in the backward on all sides. The
-`plain` disk speed is that of reading and writing one file directly, 64 MiB at a time. Losses must be equal: all sides but
+before a block's next forward, with clipping, or in the backward, without. Blocks are computed again in the backward on all sides.
+The `plain` disk speed is that of reading and writing one file directly, 64 MiB at a time. Losses must be equal: all sides but
 `in_backward`, which does not clip, print the same ones. Run it under a kernel memory limit to see that the budget holds.
 """
 
@@ -145,7 +145,8 @@ def _plain(options: argparse.Namespace) -> sides.Figures:
 def _report(figures: Mapping[str, Sequence[sides.Figures]]) -> list[str]:
     trained = [name for name in figures if name != "plain"]
     lines = [
-        f"{name:<12} {sides.median(figures[name], 'step_s'):7.2f} s a step   peak {sides.median(figures[name], 'peak_mib'):7.0f} MiB   "
+        f"{name:<12} {sides.median(figures[name], 'step_s'):7.2f} s a step   "
+        f"peak {sides.median(figures[name], 'peak_mib'):7.0f} MiB   "
         f"{figures[name][0]['parameters_m']:.0f} M parameters   loss {figures[name][0]['loss']:.6f}"
         for name in trained
     ]
