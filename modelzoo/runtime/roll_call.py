@@ -130,7 +130,7 @@ class RollCall:
         """
         self._meetings += 1
         self.board.set(f"met/{self.rank}", self._meetings)
-        end = time.monotonic() + timeout_s
+        end, pause = time.monotonic() + timeout_s, POLL_S / 40
         while absent := [rank for rank in self._others() if (self.board.get(f"met/{rank}") or 0) < self._meetings]:
             if self.board.get("failure") is not None or any(self._is_gone(rank) for rank in absent):
                 raise CollectiveLost(doing, "another rank failed")
@@ -140,7 +140,8 @@ class RollCall:
                     f"{doing} is for all ranks: rank {absent[0]} did not come within {timeout_s:g} s, it is in {where}; "
                     "call it on every rank, at the same step"
                 )
-            time.sleep(POLL_S / 10)
+            time.sleep(pause)
+            pause = min(2 * pause, 2 * POLL_S)  # ranks that come together meet in a millisecond, and waiting costs nothing
 
     def explain(self, error: BaseException) -> Exception | None:
         """Return the error that this rank ends with, the cause's rank first; None for one that is to be raised as it is.
