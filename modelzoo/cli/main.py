@@ -18,6 +18,7 @@ from modelzoo.cli.demo import demo
 from modelzoo.cli.doctor import doctor
 from modelzoo.cli.families import models
 from modelzoo.cli.generate_command import generate
+from modelzoo.cli.plan_command import plan
 from modelzoo.cli.screen import Command, first_screen
 from modelzoo.cli.slurm_command import slurm
 from modelzoo.cli.training_commands import resume, train
@@ -30,6 +31,7 @@ COMMANDS = (
     Command("start", demo, "[key=value ...]", "ten seconds on two cores, nothing from the network", takes_settings=True),
     Command("", recipes, "", "complete runs that ship with the project"),
     Command("", init, "RECIPE", "copy a recipe here to edit it"),
+    Command("", plan, "RECIPE [key=value ...]", "memory, time and disk it will take, and what would fit", takes_settings=True),
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
     Command("", resume, "RUN", "continue a run exactly where it stopped"),
     Command("", slurm, "RECIPE --nodes N", "an sbatch file that saves, requeues and resumes", takes_settings=True),

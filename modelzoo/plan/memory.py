@@ -1,0 +1,241 @@
+"""What one rank holds at the moment of its peak, line by line and tier by tier, in closed form.
+
+States, a trained parameter: 4 bytes itself, 4 its gradient, 8 two moments, cut as the layout says (Rajbhandari et al., 2020,
+section 3.1, for float32 parameters). The backward frees activations and makes gradients, so the peak is the largest of
+
+    the loss             all activations, and what the loss holds for a moment
+    block i's backward   activations of blocks 1 to i, its own again where they are computed again, gradients of its widest tensors,
+                         and gradients of blocks i to L
+    the step             all gradients
+
+An accelerator's caching allocator keeps what gradients took for gradients, since activations are larger than its pieces: there all
+gradients count at every moment. Working copies are `fully_shard`'s: a block put together and the next one on its way, and what is
+in no block all the time (ZeRO 3); below level 3 everything. With tiers it is the formula of `place_units`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from modelzoo.config import MemoryConfig
+from modelzoo.config.memory import parse_size
+from modelzoo.errors import ConfigError
+from modelzoo.plan.activations import UnitActivations, head_activations, unit_activations
+from modelzoo.plan.layout import Cut
+from modelzoo.plan.machine import Machine
+from modelzoo.plan.parts import ModelParts
+from modelzoo.plan.workload import Workload
+from modelzoo.runtime.publish import readable_size
+from modelzoo.runtime.tiers.placement import Placement, place_units
+
+__all__ = ["Line", "MemoryPlan", "Moment", "plan_memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one thing takes in a tier when that tier is fullest."""
+
+    name: str
+    size_bytes: int
+    how: str
+    """Formula with its numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Bytes that differ between the moments of a step."""
+
+    name: str
+    activations: int
+    scores: int
+    workspace: int
+    gradients: int
+
+    @property
+    def total(self) -> int:
+        """Of all four."""
+        return self.activations + self.scores + self.workspace + self.gradients
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What a rank holds, by tier."""
+
+    tiers: Mapping[str, tuple[Line, ...]]
+    peak_moment: str
+    smallest_bytes: int
+    """Of the tier that a rank computes in: the least with which the recipe could run, the program itself included."""
+    placement: Placement | None = None
+    """Of the tiers, where the recipe uses them."""
+    problems: tuple[str, ...] = field(default=())
+
+    def peak(self, tier: str) -> int:
+        """Bytes of a tier at its fullest."""
+        return sum(line.size_bytes for line in self.tiers.get(tier, ()))
+
+
+def plan_memory(
+    model: ModelParts, work: Workload, cut: Cut, memory: MemoryConfig, machine: Machine, *, evaluation_tokens: int = 0
+) -> MemoryPlan:
+    """Return what a rank holds.
+
+    Args:
+        model: Its units.
+        work: Of a rank.
+        cut: Over the ranks.
+        memory: Budgets of the tiers.
+        machine: Where.
+        evaluation_tokens: Of one evaluation forward, where there is one.
+    """
+    blocks = unit_activations(model, work, tensor=cut.tensor)
+    ends = head_activations(model, work, tensor=cut.tensor)
+    uses_tiers = memory.is_used and machine.kind == "host"
+    uses_mesh = cut.config.data_replicate * cut.shard * cut.tensor > 1 or work.precision != "float32" or uses_tiers
+    moment = max(_moments(model, work, cut, blocks, ends, machine, uses_mesh, evaluation_tokens), key=lambda each: each.total)
+    passing = moment.total - moment.gradients
+    lines = [Line("program", _program(machine), "what a process takes before there is a model")]
+    problems: list[str] = []
+    placement = None
+    if uses_tiers:
+        placement, found = _place(model, cut, memory, machine, passing + lines[0].size_bytes, problems)
+        lines += _tier_lines(model, cut, placement, memory, found)
+    else:
+        lines += _plain_lines(model, work, cut, moment, uses_mesh)
+        if memory.is_used:
+            problems.append("memory: tiers below an accelerator are not built yet; remove the section, or use more ranks")
+    lines += _passing_lines(moment, blocks, work)
+    smallest = sum(line.size_bytes for line in lines)
+    if placement is not None:
+        smallest = placement.smallest_bytes + passing + lines[0].size_bytes
+    tiers = {machine.tier: tuple(line for line in lines if line.size_bytes)}
+    if machine.kind == "cuda":
+        tiers["host"] = (Line("program", machine.program_bytes, "Python, torch, the driver and the tokenized data"),)
+    if placement is not None and placement.disk_bytes:
+        tiers["disk"] = (Line("states", placement.disk_bytes, "values of blocks that are not in memory, one file a block"),)
+    return MemoryPlan(tiers, moment.name, smallest, placement, tuple(problems))
+
+
+def _program(machine: Machine) -> int:
+    return machine.context_bytes if machine.kind == "cuda" else machine.program_bytes
+
+
+def _moments(
+    model: ModelParts,
+    work: Workload,
+    cut: Cut,
+    blocks: Sequence[UnitActivations],
+    ends: tuple[UnitActivations, UnitActivations],
+    machine: Machine,
+    uses_mesh: bool,
+    evaluation_tokens: int,
+) -> list[Moment]:
+    """Return the moments at which a rank may be fullest."""
+    first, last = ends
+    assert cut.config.zero != "auto"
+    is_whole = work.micro_batches > 1 and cut.config.zero < 2
+    gradients = [4 * cut.trained(unit, whole=is_whole) for unit in model.units]
+    everything = sum(gradients)
+    always = machine.kind == "cuda" or work.micro_batches > 1
+    # a block's gradients as the backward makes them, and a float32 copy that is exchanged
+    passing = [(work.value_bytes + 4) * cut.trained(unit, whole=True) if uses_mesh else 0 for unit in model.units]
+    kept = first.kept + sum(block.kept for block in blocks)
+    found = [Moment("the loss", kept, last.kept + last.again, 0, everything if always else 0)]
+    made = gradients[-1] if model.is_language_model and not uses_mesh else 0
+    for number in range(len(blocks) - 1, -1, -1):
+        block, unit = blocks[number], model.blocks[number]
+        made += gradients[number]
+        here = kept + block.again
+        found.append(Moment(f"the backward of {unit.name}", here, 0, block.work + passing[number], everything if always else made))
+        kept -= block.kept
+    found.append(Moment("the backward of the embeddings", first.kept, 0, passing[-1] + first.work, everything))
+    found.append(Moment("the optimizer's step", 0, 0, 0, everything))
+    if evaluation_tokens:
+        words = model.vocab_size if model.is_language_model else model.num_labels
+        scores = evaluation_tokens * -(-words // cut.tensor) * (work.value_bytes + 8)
+        widest = max((block.work for block in blocks), default=0) * evaluation_tokens // max(work.batch_tokens, 1)
+        found.append(Moment("the evaluation", 0, scores, widest // 2, everything if machine.kind == "cuda" else 0))
+    return found
+
+
+def _plain_lines(model: ModelParts, work: Workload, cut: Cut, moment: Moment, uses_mesh: bool) -> list[Line]:
+    held, trained = sum(map(cut.held, model.units)), sum(map(cut.trained, model.units))
+    parts = f" / {cut.shard * cut.tensor} ranks" if cut.shard * cut.tensor > 1 else ""
+    lines = [
+        Line("parameters", 4 * held, f"{model.numel:,} x 4 bytes{parts}"),
+        Line("gradients", moment.gradients, f"{model.trained:,} x 4 bytes{parts}, those that exist at the peak"),
+        Line("moments", 8 * trained, f"{model.trained:,} x 8 bytes{parts} (AdamW's two)"),
+    ]
+    if not uses_mesh:
+        return lines
+    block = max((cut.whole(unit) for unit in model.blocks), default=0)
+    rest, everything = cut.whole(model.units[-1]), sum(map(cut.whole, model.units))
+    size = work.value_bytes
+    if cut.config.zero == 3:
+        lines.append(
+            Line("working copies", size * (2 * block + rest), f"(2 x {block:,} of a block + {rest:,} in no block) x {size} bytes")
+        )
+    else:
+        lines.append(Line("working copies", size * everything, f"{everything:,} x {size} bytes, whole below parallel.zero=3"))
+    return lines
+
+
+def _passing_lines(moment: Moment, blocks: Sequence[UnitActivations], work: Workload) -> list[Line]:
+    kinds: dict[str, int] = {}
+    for block in blocks:
+        for kind, size in block.by_kind.items():
+            kinds[kind] = kinds.get(kind, 0) + size
+    most = ", ".join(f"{kind} {readable_size(size)}" for kind, size in sorted(kinds.items(), key=lambda each: -each[1]) if size)
+    shape = f"{work.rows} rows, {work.batch_tokens:,} tokens, recompute {work.recompute}"
+    return [
+        Line("activations", moment.activations, f"{shape}: {len(blocks)} blocks: {most}"),
+        Line("logits", moment.scores, "what the loss keeps and holds for a moment"),
+        Line("workspace", moment.workspace, "gradients of the widest activations, and of a block on their way to other ranks"),
+    ]
+
+
+def _place(
+    model: ModelParts, cut: Cut, memory: MemoryConfig, machine: Machine, reserved: int, problems: list[str]
+) -> tuple[Placement, int | None]:
+    """Return where values live under the recipe's budget; a budget that is too small is a problem, and the least one is planned."""
+    text = memory.host if memory.host is not None else memory.device
+    total = machine.host_memory
+    budget = None if text is None else int(0.85 * total) if text == "auto" else parse_size(text, total)
+    sizes = [cut.tier_sizes(unit) for unit in model.units]
+    room = None if budget is None else max(budget - reserved, 0)
+
+    def place(room: int | None) -> Placement:
+        return place_units(
+            sizes,
+            budget_bytes=room,
+            has_disk=memory.disk.path is not None,
+            slots=memory.slots,
+            how=memory.placement,
+            when=memory.optimizer_update,
+        )
+
+    try:
+        return place(room), budget
+    except ConfigError as error:
+        problems.append(str(error))
+        return place(place(None).smallest_bytes), budget
+
+
+def _tier_lines(model: ModelParts, cut: Cut, placement: Placement, memory: MemoryConfig, budget: int | None) -> list[Line]:
+    sizes = [cut.tier_sizes(unit) for unit in model.units]
+    in_memory = dict.fromkeys(("parameters", "gradients", "exp_avg", "exp_avg_sq"), 0)
+    for size, homes in zip(sizes, placement.homes, strict=True):
+        for kind, home in homes.items():
+            takes = size.shard if kind == "parameters" else size.trained and size.shard
+            in_memory[kind] += 4 * takes if home == "memory" else 0
+    if memory.optimizer_update == "in_backward":
+        in_memory["gradients"] = 0
+    under = "no limit" if budget is None else f"under {readable_size(budget)}"
+    lines = [
+        Line("parameters", in_memory["parameters"], f"of blocks whose home is memory, {under}"),
+        Line("gradients", in_memory["gradients"], "of blocks whose home is memory"),
+        Line("moments", in_memory["exp_avg"] + in_memory["exp_avg_sq"], "of blocks whose home is memory"),
+    ]
+    rest = placement.memory_bytes - sum(line.size_bytes for line in lines)
+    lines.append(
+        Line("working copies and slots", rest, f"blocks at work and their gradients, {memory.slots} slots, buffers of the update")
+    )
+    return lines

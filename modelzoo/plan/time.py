@@ -1,0 +1,177 @@
+"""Time of a step and what bounds it: a roofline by kind of work, with what is done one after the other added up.
+
+Operations: 2 a value of a matrix and token in the forward, twice that in the backward, once more where it is computed again
+(Narayanan et al., 2021, appendix); attention 4 N H a pair of tokens, half of that where it is causal, and 2.5 times in the fused
+backward, which computes the scores again (Dao, 2023, section 2). Elementwise work is bound by memory: the bytes that each operation
+reads and writes, counted for the eager operations of `modelzoo.layers`; compiled, an operation between matrix products reads its
+inputs and writes its outputs once. The update reads 16 and writes 12 bytes a parameter (fused AdamW), clipping reads 4. Putting
+parameters together and taking gradients apart reads and writes 16 bytes a parameter and micro-batch.
+
+An accelerator exchanges and reads disks beside its computing, so that the longest of them is the step, and the first gather and the
+last reduction of a block stand alone; the exchanges of CPU ranks share its cores and are added.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modelzoo.config.parallel import recompute_period
+from modelzoo.plan.layout import Cut
+from modelzoo.plan.machine import Machine
+from modelzoo.plan.parts import AttentionPart, FeedForwardPart, MixturePart, ModelParts, NormPart, UnitParts
+from modelzoo.plan.traffic import TrafficPlan
+from modelzoo.plan.workload import MASKED_SHARE, Workload
+
+__all__ = ["TimePlan", "plan_time"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimePlan:
+    """Seconds of a step."""
+
+    seconds: Mapping[str, float]
+    """By kind: compute, attention, memory, optimizer, communication, disk."""
+    step: float
+    bound: str
+    """compute, memory, communication or disk."""
+    operations: float
+    """Of a rank's step, computed again included."""
+    how: Mapping[str, str]
+    """Formula of each kind, with its numbers."""
+
+
+@dataclass(slots=True)
+class _Work:
+    products: float = 0.0
+    attention: float = 0.0
+    moved: float = 0.0
+
+
+def plan_time(model: ModelParts, work: Workload, cut: Cut, traffic: TrafficPlan, machine: Machine) -> TimePlan:
+    """Return how long a step takes.
+
+    Args:
+        model: Its units.
+        work: Of a rank.
+        cut: Over the ranks.
+        traffic: Of the step.
+        machine: Where.
+    """
+    total = _step_work(model, work, cut)
+    held = sum(cut.trained(unit) for unit in model.units)
+    whole = sum(cut.whole(unit) for unit in model.units)
+    is_cut = cut.shard * cut.config.data_replicate > 1 or work.precision != "float32"
+    rebuilt = 16.0 * whole * work.micro_batches if is_cut else 0.0
+    rate = machine.flops[work.precision]
+    seconds = {
+        "compute": total.products / rate,
+        "attention": total.attention / min(machine.attention_flops, rate),
+        "memory": (total.moved + rebuilt) / machine.memory_bandwidth,
+        "optimizer": 32.0 * held / machine.memory_bandwidth,
+        "communication": traffic.sent / machine.link_bandwidth,
+        "disk": traffic.disk_read / machine.disk_read + traffic.disk_written / machine.disk_write,
+    }
+    computing = seconds["compute"] + seconds["attention"] + seconds["memory"] + seconds["optimizer"]
+    exchanged, disk = seconds["communication"], seconds["disk"]
+    if machine.overlaps:
+        alone = exchanged / max(len(model.blocks), 1)
+        step = max(computing + alone, exchanged, disk)
+    else:
+        step = max(computing + exchanged, disk)
+    groups = {
+        "compute": seconds["compute"] + seconds["attention"],
+        "memory": seconds["memory"] + seconds["optimizer"],
+        "communication": exchanged,
+        "disk": disk,
+    }
+    how = {
+        "compute": f"{total.products:.3g} operations / {rate:.3g} a second ({work.precision})",
+        "attention": f"{total.attention:.3g} operations / {machine.attention_flops:.3g} a second",
+        "memory": f"{total.moved + rebuilt:.3g} bytes of elementwise work and copies / {machine.memory_bandwidth:.3g} a second",
+        "optimizer": f"{held:,} values x 32 bytes / {machine.memory_bandwidth:.3g} a second",
+        "communication": f"{traffic.sent:,} bytes sent / {machine.link_bandwidth:.3g} a second",
+        "disk": f"{traffic.disk_read:,} bytes read / {machine.disk_read:.3g} + {traffic.disk_written:,} written / "
+        f"{machine.disk_write:.3g} a second",
+    }
+    return TimePlan(seconds, step, max(groups, key=lambda name: groups[name]), total.products + total.attention, how)
+
+
+def _step_work(model: ModelParts, work: Workload, cut: Cut) -> _Work:
+    """Return the work of a rank's step: that of its tokens, attention by the rows of the largest micro-batch."""
+    total = _Work()
+    tokens = work.step_tokens
+    targets = tokens * work.target_tokens / max(work.batch_tokens, 1)
+    is_twice = _computed_again(work, len(model.blocks))
+    for number, unit in enumerate(model.blocks):
+        own, lengths = (targets, work.target_lengths or work.lengths) if unit.is_decoder else (tokens, work.lengths)
+        # tokens see on average as many others as in the largest micro-batch, but for their share of it
+        pairs = own * sum(length * length for length in lengths) / max(sum(lengths), 1)
+        if work.tokens:
+            pairs *= work.tokens / max(work.batch_tokens * work.micro_batches, 1)
+        only = model.reads_one_token and number == len(model.blocks) - 1
+        queries = own * work.rows / max(sum(lengths), 1) if only else own
+        _add(total, unit, work, (own, queries, pairs), is_twice[number], cut.tensor)
+    _add_scores(total, model, work, targets if model.has_decoder else tokens, cut.tensor)
+    return total
+
+
+def _computed_again(work: Workload, count: int) -> list[tuple[float, float]]:
+    """Return for each block which share of its products, and of everything else, is computed again."""
+    if work.recompute.startswith("products"):
+        return [(1.0 - 1.0 / int(work.recompute.split()[1]), 1.0)] * count
+    period = recompute_period(work.recompute)
+    again = (0.0, 1.0) if work.recompute == "selective" else (1.0, 1.0)
+    return [again if period and number % period == 0 else (0.0, 0.0) for number in range(1, count + 1)]
+
+
+def _add(
+    total: _Work, unit: UnitParts, work: Workload, sizes: tuple[float, float, float], again: tuple[float, float], tensor: int
+) -> None:
+    tokens, queries, pairs = sizes
+    keeps_attention = work.recompute == "selective" or work.recompute.startswith("products")
+    for part in unit.parts:
+        products = attention = moved = 0.0
+        size = work.value_bytes
+        if isinstance(part, AttentionPart):
+            wide, narrow = part.num_heads * part.head_size, part.num_key_value_heads * part.head_size
+            products = 2.0 * part.hidden_size * (2 * queries * wide + 2 * tokens * narrow) / tensor
+            seen = pairs * queries / max(tokens, 1.0)
+            stores = (part.dropout > 0 and work.is_host) or part.has_bias
+            attention = 4.0 * seen * wide * (0.5 if part.is_causal and not stores else 1.0) / tensor
+            moved = size * queries * (part.hidden_size * (1 if work.is_compiled else 3) + 2 * (wide + narrow) / tensor)
+            if part.has_rotary:
+                moved += size * tokens * (wide + narrow) / tensor * (2 if work.is_compiled else 9)
+            moved += 40.0 * seen * part.num_heads / tensor if stores else 0.0
+            moved += 4.0 * size * queries * part.hidden_size if part.output_dropout else 0.0
+        elif isinstance(part, FeedForwardPart):
+            maps = 3 if part.is_gated else 2
+            products = 2.0 * maps * queries * part.hidden_size * part.intermediate_size / tensor
+            passes = (3 if part.is_gated else 2) if work.is_compiled else (5 if part.is_gated else 2)
+            moved = size * queries * (passes * part.intermediate_size / tensor + part.hidden_size * (1 if work.is_compiled else 3))
+            moved += 4.0 * size * queries * part.hidden_size if part.output_dropout else 0.0
+        elif isinstance(part, MixturePart):
+            products = 6.0 * part.top_k * queries * part.hidden_size * part.intermediate_size / tensor
+            moved = size * queries * part.top_k * (5 * part.intermediate_size / tensor + 4 * part.hidden_size)
+        elif isinstance(part, NormPart):
+            moved = queries * part.size * _norm_bytes(part, work)
+        total.products += products * (3.0 + again[0])
+        total.attention += attention * (3.5 + (0.0 if keeps_attention else again[1]))
+        total.moved += moved * (3.0 + again[1])
+
+
+def _norm_bytes(part: NormPart, work: Workload) -> int:
+    """Return the bytes a value that a norm's forward moves."""
+    size = work.value_bytes
+    if not part.is_rms or work.is_compiled:
+        return 2 * size
+    # to float32, square, mean, product, back, weight: 7 passes in float32 and 4 in the compute dtype
+    return 28 + 4 * size if size < 4 else 5 * size + 8
+
+
+def _add_scores(total: _Work, model: ModelParts, work: Workload, targets: float, tensor: int) -> None:
+    if not model.is_language_model:
+        return
+    scored = targets * (MASKED_SHARE if model.task == "masked_lm" else 1.0)
+    words = model.vocab_size / tensor
+    total.products += 6.0 * scored * model.hidden_size * words
+    # scores, float32 copies, log-softmax, and the same way back: 6 passes in float32 and 3 in the compute dtype
+    total.moved += scored * words * (24 + 3 * work.value_bytes)

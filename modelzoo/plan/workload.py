@@ -1,0 +1,103 @@
+"""What one rank computes in a step: rows, tokens and micro-batches, and in which form."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modelzoo.config import RunSettings
+from modelzoo.errors import ConfigError
+
+__all__ = ["Workload", "workload_of"]
+
+MASKED_SHARE = 0.15
+"""Of tokens that a masked language model is scored on (Devlin et al., 2019, section 3.1)."""
+VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """One micro-batch of a rank, and how many make a step."""
+
+    lengths: tuple[int, ...]
+    """Tokens of each row of the largest micro-batch."""
+    micro_batches: int = 1
+    """Of a step, on a rank."""
+    tokens: float = 0.0
+    """Real tokens of a rank's whole step; 0 for those of the largest micro-batch times the number of them."""
+    target_lengths: tuple[int, ...] = ()
+    """Of the decoder of an encoder-decoder; empty for the same."""
+    precision: str = "float32"
+    recompute: str = "none"
+    """As `ParallelConfig.recompute`; "products 2" recomputes all but every other matrix product (torchtitan's "op")."""
+    is_compiled: bool = False
+    is_host: bool = True
+    """Whether it runs on a CPU, where attention with dropout holds its weights, and dropout is drawn another way."""
+    is_packed: bool = True
+    """Whether padding is dropped at the door."""
+    whole_scores: bool = False
+    """Whether a language model's scores exist for all tokens at once; ours do not."""
+
+    @property
+    def rows(self) -> int:
+        """Of the largest micro-batch."""
+        return len(self.lengths)
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of the largest micro-batch."""
+        return sum(self.lengths)
+
+    @property
+    def target_tokens(self) -> int:
+        """Tokens that a decoder beside an encoder works on."""
+        return sum(self.target_lengths or self.lengths)
+
+    @property
+    def step_tokens(self) -> float:
+        """Tokens of a rank's step."""
+        return self.tokens or float(self.batch_tokens * self.micro_batches)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a value that forward and backward compute with."""
+        return VALUE_BYTES[self.precision]
+
+
+def workload_of(
+    settings: RunSettings, *, data_ranks: int, max_length: int, is_host: bool, lengths: Sequence[int] | None = None
+) -> Workload:
+    """Return what a rank of a recipe computes.
+
+    Args:
+        settings: Of the run.
+        data_ranks: Ranks that share a batch.
+        max_length: Of the model.
+        is_host: Whether it runs on CPUs.
+        lengths: Tokens of each training row; without them every row is taken as long as it may be.
+
+    Raises:
+        ConfigError: There are more ranks than rows of a batch.
+    """
+    train, longest = settings.train, min(settings.data.max_length, max_length)
+    known = sorted(lengths, reverse=True) if lengths else None
+    mean = sum(known) / len(known) if known else float(longest)
+    if train.batch_tokens is not None:
+        share = max(-(-train.batch_tokens // data_ranks), known[0] if known else longest)
+        rows = max(round(share / mean), 1)
+    else:
+        assert train.batch_size is not None
+        if data_ranks > train.batch_size:
+            raise ConfigError(
+                f"train.batch_size={train.batch_size} rows cannot be shared by {data_ranks} ranks; use at least {data_ranks}"
+            )
+        rows = -(-train.batch_size // data_ranks)
+    micro = min(train.micro_batch_size or rows, rows)
+    return Workload(
+        # as dealt out by tokens, a rank's rows are of all lengths; its largest micro-batch is taken to be of the longest ones
+        lengths=tuple(known[:micro]) if known and len(known) >= micro else (longest,) * micro,
+        micro_batches=-(-rows // micro),
+        tokens=rows * mean,
+        precision=settings.parallel.precision,
+        recompute=settings.parallel.recompute,
+        is_compiled=settings.parallel.compile,
+        is_host=is_host,
+    )
