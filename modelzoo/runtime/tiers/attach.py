@@ -62,11 +62,13 @@ def attach_tiers(
     if placement is None:
         placement = place_units(
             sizes_of(model),
-            budget_bytes=None if budget is None else max(budget - reserved_bytes, 0),
+            budget_bytes=None if budget is None else budget - reserved_bytes,
             has_disk=memory.disk.path is not None,
             slots=memory.slots,
             how=memory.placement,
             when=memory.optimizer_update,
+            ranks=world.data_size,
+            reserved_bytes=reserved_bytes,
         )
     tiers = _TIERS[model] = _open(_groups(model), placement, world, memory, is_filled=is_filled)
     return tiers

@@ -1,6 +1,15 @@
-"""Which values stay in memory and which go to disk: what costs most traffic a byte stays, under a budget that always holds."""
+"""Which values stay in memory and which go to disk: what costs most traffic a byte stays, under a budget that always holds.
 
-from collections.abc import Mapping, Sequence
+A step takes beside the homes, by what `fully_shard` of torch 2.13 does, with U values in the largest block and R in no block:
+while a block's backward runs there are its whole parameters, U, its gradients, U, and the buffer of the block before, which is let
+go when the next reduction begins, U; on many ranks also the next block on its way, U. When its gradients are reduced, its whole
+parameters are gone; there are they and the buffer, then the buffer, its result and their quotient, 3 U. What is in no block is
+whole during the whole step, R, has gradients, R, and where it is used twice (tied embeddings, scores in chunks) a second gradient that is
+added to the first, R, while no block is at work.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,14 +17,17 @@ from modelzoo.errors import ConfigError
 from modelzoo.runtime.publish import readable_size
 from modelzoo.runtime.tiers.adamw import PIECE
 from modelzoo.runtime.tiers.unit import KINDS, Home, Kind
+from modelzoo.runtime.tiers.worker import WORKERS
 
-__all__ = ["Placement", "Sizes", "place_units"]
+__all__ = ["Placement", "Sizes", "When", "moves", "place_units", "slot_bytes", "working_bytes"]
 
 VALUE_BYTES = 4
-SCRATCH_BYTES = 4 * PIECE * VALUE_BYTES
-TRAFFIC: Mapping[Kind, float] = {"parameters": 3.0, "gradients": 2.0, "exp_avg": 2.0, "exp_avg_sq": 2.0}
-"""Times a step that a byte of each kind is read or written when it is on disk: parameters are read for forward and backward and
-written once, the others written and read once."""
+SCRATCH_BYTES = (3 * WORKERS + 1) * PIECE * VALUE_BYTES
+"""Of both moments and gradients in every thread, and of gradients on their way to the disk."""
+
+When = Literal["step", "in_backward", "deferred"]
+Homes = tuple[Mapping[Kind, Home], ...]
+Key = tuple[int, Kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +49,12 @@ class Sizes:
 class Placement:
     """Where each unit's values live, and what that takes."""
 
-    homes: tuple[Mapping[Kind, Home], ...]
+    homes: Homes
     memory_bytes: int
     """Peak of everything but activations, on this rank."""
     disk_bytes: int
     moved_bytes: int
-    """Read from and written to disk in a step."""
+    """Read from and written to disk in a step of one micro-batch, at most: what is found in a slot is not read."""
     smallest_bytes: int
     """The least memory with which the model could be trained."""
 
@@ -54,7 +66,9 @@ def place_units(
     has_disk: bool,
     slots: int,
     how: Literal["plan", "static"],
-    when: Literal["step", "in_backward", "deferred"],
+    when: When,
+    ranks: int = 1,
+    reserved_bytes: int = 0,
 ) -> Placement:
     """Return the homes of all units' values.
 
@@ -63,72 +77,112 @@ def place_units(
         budget_bytes: For everything but activations; None for no limit.
         has_disk: Whether there is a disk tier.
         slots: Blocks on their way at a time.
-        how: As `MemoryConfig.placement`.
+        how: As `MemoryConfig.placement`. The plan is never worse than static: where that would move less, it is taken.
         when: As `MemoryConfig.optimizer_update`.
+        ranks: Between which the values are shared.
+        reserved_bytes: What was taken off the budget before, for messages.
 
     Raises:
         ConfigError: The budget is too small; the message says the smallest that is not.
     """
-    base = _base_bytes(units, when)
-    kinds: list[Kind] = [kind for kind in KINDS if kind != "gradients" or when != "in_backward"]
-    costs = {
-        (number, kind): VALUE_BYTES * (unit.shard if kind == "parameters" else unit.trained and unit.shard)
-        for number, unit in enumerate(units)
-        for kind in kinds
-    }
-    everything = base + sum(costs.values())
-    slot_bytes = _slot_bytes(units, slots)
-    smallest = min(everything, base + slot_bytes) if has_disk else everything
+    costs = _costs(units, when)
+    working = working_bytes(units, when, ranks)
+    moving = working + SCRATCH_BYTES + slot_bytes(units, slots)
+    everything = working + sum(costs.values())
+    smallest = min(everything, moving) if has_disk else everything
     if budget_bytes is None or everything <= budget_bytes:
         return Placement(tuple(dict.fromkeys(KINDS, "memory") for _ in units), everything, 0, 0, smallest)
     if budget_bytes < smallest:
-        advice = "" if has_disk else ", or give memory.disk.path"
-        raise ConfigError(
-            f"memory: {readable_size(budget_bytes)} for the model is too small: expected at least {readable_size(smallest)} "
-            f"({smallest} bytes) beside the activations{advice}"
+        total, found = smallest + reserved_bytes, max(budget_bytes, 0) + reserved_bytes
+        beside = (
+            f": {readable_size(smallest)} for the model and {readable_size(reserved_bytes)} beside it" if reserved_bytes else ""
         )
-    room = budget_bytes - base - slot_bytes
-    kept: set[tuple[int, Kind]] = set()
-    for key in _order(costs, how):
-        if costs[key] <= room:
-            room -= costs[key]
-            kept.add(key)
-    homes: list[dict[Kind, Home]] = []
-    for number, _ in enumerate(units):
-        own: dict[Kind, Home] = dict.fromkeys(KINDS, "memory")
-        own.update({kind: "disk" for kind in kinds if costs[number, kind] and (number, kind) not in kept})
-        homes.append(own)
-    away = {key: cost for key, cost in costs.items() if key not in kept}
-    if not any(kind == "parameters" for _, kind in away):
-        slot_bytes = 0
+        raise ConfigError(
+            f"memory: {readable_size(found)} is too small: expected at least {readable_size(total)} ({total} bytes){beside}"
+            + ("" if has_disk else "; or give memory.disk.path")
+        )
+    parameters = [key for key in costs if key[1] == "parameters"]
+    candidates = [_kept(costs, _order(units, costs, "static", when), budget_bytes - moving)]
+    if how == "plan":
+        planned = _order(units, costs, "plan", when)
+        candidates.append(_kept(costs, planned, budget_bytes - moving))
+        room = budget_bytes - working - SCRATCH_BYTES
+        if sum(costs[key] for key in parameters) <= room:  # then no slot is needed
+            candidates.append(_kept(costs, [*parameters, *(key for key in planned if key[1] != "parameters")], room))
+    kept = min(candidates, key=lambda each: _moved(units, costs, each, when))
+    is_streamed = any(key not in kept for key in parameters if costs[key])
     return Placement(
-        homes=tuple(homes),
-        memory_bytes=base + slot_bytes + sum(costs[key] for key in kept),
-        disk_bytes=sum(away.values()),
-        moved_bytes=int(sum(TRAFFIC[kind] * cost for (_, kind), cost in away.items())),
+        homes=_homes(len(units), costs, kept),
+        memory_bytes=(moving if is_streamed else working + SCRATCH_BYTES) + sum(costs[key] for key in kept),
+        disk_bytes=sum(cost for key, cost in costs.items() if key not in kept),
+        moved_bytes=_moved(units, costs, kept, when),
         smallest_bytes=smallest,
     )
 
 
-def _order(costs: Mapping[tuple[int, Kind], int], how: str) -> list[tuple[int, Kind]]:
-    """Return what is kept first: by traffic a byte, and of equal ones the blocks that the backward needs first; or as they come."""
-    if how == "static":
-        return sorted(costs, key=lambda key: (key[0], KINDS.index(key[1])))
-    return sorted(costs, key=lambda key: (-TRAFFIC[key[1]], -key[0]))
+def moves(unit: Sizes, kind: Kind, when: When) -> int:
+    """Return how often a step of one micro-batch reads or writes a kind of a unit that is on disk.
+
+    Parameters are read for the forward and, of a block, for the backward, and written once; with `step` a third read serves the
+    update. Of what is in no block, the update in the backward needs a read. Everything else is read once and written once.
+    """
+    if kind != "parameters":
+        return 2
+    if not unit.trained:
+        return 1 + unit.is_block
+    return {"step": 3, "in_backward": 2 + (not unit.is_block), "deferred": 2}[when] + unit.is_block
 
 
-def _base_bytes(units: Sequence[Sizes], when: str) -> int:
-    """Return what a step takes wherever values live: units that are whole, gradients on their way, buffers of the update."""
+def working_bytes(units: Sequence[Sizes], when: When, ranks: int = 1) -> int:
+    """Return what a step takes wherever values live: units that are whole, and gradients on their way."""
     block = max((unit.whole for unit in units if unit.is_block), default=0)
     rest = sum(unit.whole for unit in units if not unit.is_block)
-    # the block at work and its whole gradients with their reduced copy; what is in no block is whole all the time
-    working = 3 * block + 3 * rest
+    working = max(3 * rest + block, 2 * rest + (3 if ranks == 1 else 4) * block)
     if when == "in_backward":
-        working += max((unit.shard for unit in units), default=0)
-    return VALUE_BYTES * working + SCRATCH_BYTES
+        # gradients of units that are being updated
+        working += sum(heapq.nlargest(WORKERS, (unit.shard for unit in units)))
+    return VALUE_BYTES * working
 
 
-def _slot_bytes(units: Sequence[Sizes], slots: int) -> int:
+def slot_bytes(units: Sequence[Sizes], slots: int) -> int:
+    """Return what the slots take, and the memory of a unit that is larger than they are."""
     block = max((unit.shard for unit in units if unit.is_block), default=0)
     rest = max((unit.shard for unit in units if not unit.is_block), default=0)
     return VALUE_BYTES * (slots * block + rest)
+
+
+def _costs(units: Sequence[Sizes], when: When) -> dict[Key, int]:
+    kinds: list[Kind] = [kind for kind in KINDS if kind != "gradients" or when != "in_backward"]
+    return {
+        (number, kind): VALUE_BYTES * (unit.shard if kind == "parameters" or unit.trained else 0)
+        for number, unit in enumerate(units)
+        for kind in kinds
+    }
+
+
+def _kept(costs: Mapping[Key, int], order: Iterable[Key], room: int) -> set[Key]:
+    kept = set()
+    for key in order:
+        if costs[key] <= room:
+            room -= costs[key]
+            kept.add(key)
+    return kept
+
+
+def _order(units: Sequence[Sizes], costs: Mapping[Key, int], how: str, when: When) -> list[Key]:
+    """Return what is kept first: by traffic a byte, and of equal ones the blocks that the backward needs first; or as they come."""
+    if how == "static":
+        return sorted(costs, key=lambda key: (key[0], KINDS.index(key[1])))
+    return sorted(costs, key=lambda key: (-moves(units[key[0]], key[1], when), -key[0]))
+
+
+def _moved(units: Sequence[Sizes], costs: Mapping[Key, int], kept: set[Key], when: When) -> int:
+    return sum(cost * moves(units[key[0]], key[1], when) for key, cost in costs.items() if key not in kept)
+
+
+def _homes(count: int, costs: Mapping[Key, int], kept: set[Key]) -> Homes:
+    homes: list[dict[Kind, Home]] = [dict.fromkeys(KINDS, "memory") for _ in range(count)]
+    for number, kind in costs:
+        if costs[number, kind] and (number, kind) not in kept:
+            homes[number][kind] = "disk"
+    return tuple(homes)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from grid import VOCABULARY
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from modelzoo.config.memory import MemoryConfig
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.runtime import World, accumulating, clip_grad_norm, prepare, reshard
-from modelzoo.runtime.tiers import Placement, TieredAdamW, Tiers, attach_tiers, place_units, sizes_of
+from modelzoo.runtime.tiers import Placement, Sizes, TieredAdamW, Tiers, attach_tiers, place_units, placement, sizes_of
 from modelzoo.runtime.tiers.unit import KINDS
 from modelzoo.sharded import full_tensor
 
@@ -106,13 +107,20 @@ def build(plan: Plan) -> nn.Module:
 
 def placement_of(model: nn.Module, plan: Plan) -> Placement:
     """Return a placement whose disk holds these kinds, or that of a budget between the smallest and everything."""
-    sizes = sizes_of(model)
+    with patch.object(placement, "SCRATCH_BYTES", 0):  # which is larger than these models
+        return _placement_of(sizes_of(model), plan)
+
+
+def _placement_of(sizes: list[Sizes], plan: Plan) -> Placement:
     options: dict[str, Any] = {"has_disk": True, "slots": plan.slots, "how": plan.how, "when": plan.when}
     largest = place_units(sizes, budget_bytes=None, **options)
     if plan.layout.endswith("%"):
         share = float(plan.layout[:-1]) / 100
         budget = int(largest.smallest_bytes + share * (largest.memory_bytes - largest.smallest_bytes))
-        return place_units(sizes, budget_bytes=budget, **options)
+        found = place_units(sizes, budget_bytes=budget, **options)
+        assert found.memory_bytes <= budget
+        assert found.disk_bytes or plan.layout == "100%"
+        return found
     chosen = {"moments": ("exp_avg", "exp_avg_sq"), "gradients": ("gradients",), "everything": KINDS}[plan.layout]
     kinds = [kind for kind in chosen if kind != "gradients" or plan.when != "in_backward"]
     homes = tuple({kind: "disk" if kind in kinds else "memory" for kind in KINDS} for _ in sizes)
