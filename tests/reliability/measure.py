@@ -176,7 +176,7 @@ def run(row: Row) -> Outcome:
         subprocess.run(command, cwd=ROOT, check=False)
         outcome = Outcome()
         if not report.exists():
-            print(f"{row.name}: the tests were killed", file=sys.stderr)
+            sys.stderr.write(f"{row.name}: the tests were killed\n")
             outcome.failed = 1
             return outcome
         for case in ElementTree.parse(report).iter("testcase"):

@@ -1,5 +1,7 @@
 """Runs that are stopped and resumed several times within one epoch see every sample once and end bit for bit alike."""
 
+import json
+
 import pytest
 from test_runs import StopAt, assert_same_end
 from tiny_runs import rows, settings_for, write_rows
@@ -36,6 +38,22 @@ def test_five_stops_within_one_epoch_change_nothing(tmp_path, monkeypatch, seed,
     assert result.stopped == "finished"
     assert_same_end(whole, result, 12)
     record_property("stops within an epoch", 5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("rows_of_a_forward", [None, 2])
+def test_every_precision_and_accumulation_resumes_bit_for_bit(tmp_path, precision, rows_of_a_forward):
+    settings = settings_for(tmp_path, parallel__precision=precision, train__micro_batch_size=rows_of_a_forward)
+    whole = train(settings, progress=SilentProgress())
+    stopped = train(settings, progress=StopAt(5))
+    resumed = resume(stopped.folder, progress=SilentProgress())
+    assert (whole.stopped, stopped.stopped, resumed.stopped) == ("finished", "preempted", "finished")
+    assert_same_end(whole, resumed, 12)
+    states = [json.loads((run.folder / "checkpoints" / "step-12" / "state.json").read_text()) for run in (whole, resumed)]
+    for state in states:
+        del state["generation"], state["state"]["loop"]["seconds"]
+    assert states[0] == states[1]
+    assert states[0]["state"]["loop"]["loss_scale"]["good_steps"] > 0 or precision != "float16"
 
 
 def test_best_weights_that_are_gone_are_noticed_at_the_start(tmp_path):
