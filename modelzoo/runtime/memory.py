@@ -1,6 +1,7 @@
 """How much memory this process may take."""
 
 import contextlib
+import ctypes
 import os
 import resource
 from pathlib import Path
@@ -9,10 +10,13 @@ import torch
 
 from modelzoo.launch import place_of
 
-__all__ = ["free_bytes", "resident_bytes", "total_bytes"]
+__all__ = ["free_bytes", "give_back_at_once", "resident_bytes", "total_bytes"]
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+LARGE_BYTES = 2**20
+M_MMAP_THRESHOLD = -3
+"""glibc's number of the option, from its malloc.h."""
 
 
 def free_bytes(device: torch.device) -> int:
@@ -56,3 +60,15 @@ def resident_bytes() -> int:
 def total_bytes() -> int:
     """Return the memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def give_back_at_once() -> bool:
+    """Let the memory of every large tensor go back to the system when the tensor is gone, and return whether that can be had.
+
+    glibc raises the size from which it does so up to 32 MiB, by what is freed, and keeps what is smaller; a budget could not hold
+    then, since freed blocks of one size are of no use for another.
+    """
+    try:
+        return bool(ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES))
+    except (AttributeError, OSError):  # another C library
+        return False

@@ -1,59 +1,96 @@
-"""What a step takes beside the model's values: activations, scores and the program itself, as an upper estimate for the tiers."""
+"""What a step takes beside the model's values: activations, scores and the program itself, so that the tiers leave it free.
 
-import psutil
+The program is not estimated: everything that a run imports and starts only later (torch's compiler front, which the first
+`fully_shard` imports, 29 MiB; the plot's figures, 27 MiB; the code of kernels, 18 MiB; threads) is brought in by a small rehearsal,
+and then its memory is read. Activations are the plan's closed forms, for the largest micro-batch.
+"""
+
+import importlib
+
+import torch
+from torch import nn
 
 from modelzoo.config import RunSettings
-from modelzoo.config.parallel import recompute_period
-from modelzoo.models.model import ModelConfig
-from modelzoo.runtime import World
+from modelzoo.config.parallel import ParallelConfig
+from modelzoo.models.model import Model
+from modelzoo.plan.activations import head_activations, unit_activations
+from modelzoo.plan.parts import ModelParts, read_parts
+from modelzoo.plan.workload import Workload, workload_of
+from modelzoo.runtime import World, prepare
+from modelzoo.runtime.memory import resident_bytes
 from modelzoo.training.step import Dataset
 
-__all__ = ["activation_bytes", "reserved_bytes"]
+__all__ = ["activation_bytes", "rehearse", "reserved_bytes"]
 
-LM_CHUNK_TOKENS = 512
-"""Tokens whose scores over the vocabulary exist at a time while training a language model."""
+LATER = ("torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg", "safetensors.torch")
+"""Modules that a run imports after its budget is shared out."""
 
 
-def reserved_bytes(settings: RunSettings, config: ModelConfig, dataset: Dataset, world: World) -> int:
-    """Return the bytes that the tiers must leave free on a process: what it takes already, and its largest micro-batch.
+def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> int:
+    """Return the bytes that the tiers must leave free on a process: what it takes already, and its largest micro-batch. Collective.
 
     Args:
         settings: Of the run.
-        config: Of the model.
+        model: On meta.
         dataset: Whose lengths bound a micro-batch.
         world: Between whose processes a batch is shared.
     """
-    longest = sorted(dataset.lengths, reverse=True)
-    train = settings.train
-    if train.batch_tokens is not None:
-        tokens = max(-(-train.batch_tokens // world.data_size), longest[0])
-    else:
-        assert train.batch_size is not None
-        tokens = sum(longest[: -(-train.batch_size // world.data_size)])
-    if train.micro_batch_size is not None:
-        tokens = min(tokens, sum(longest[: train.micro_batch_size]))
-    return psutil.Process().memory_info().rss + activation_bytes(config, tokens, settings.parallel.recompute)
+    tensor = settings.parallel.tensor
+    work = workload_of(
+        settings,
+        data_ranks=world.world_size // tensor,
+        max_length=model.max_length,
+        is_host=world.device.type == "cpu",
+        lengths=dataset.lengths,
+    )
+    needed = activation_bytes(read_parts(model), work, tensor=tensor)
+    rehearse(world)
+    return resident_bytes() + needed
 
 
-def activation_bytes(config: ModelConfig, tokens: int, recompute: str) -> int:
-    """Return the float32 bytes that a forward keeps for its backward, scores included.
-
-    Counted from what one layer saves: inputs of both norms, of six maps and of the activation, and the attention's operands:
-    10 D + 3 F values a token (Korthikanti et al., 2022, section 4.1, without dropout masks and with fused attention).
+def activation_bytes(model: ModelParts, work: Workload, *, tensor: int = 1) -> int:
+    """Return the most bytes that activations, scores and their gradients take at any moment of a step.
 
     Args:
-        config: Its hidden_size, num_layers and intermediate_size, where it has them.
-        tokens: Of a micro-batch.
-        recompute: As `ParallelConfig.recompute`.
+        model: Its units.
+        work: Of a rank.
+        tensor: Ranks that compute a sample together.
     """
-    values = config.values()
-    hidden = int(values.get("hidden_size", 0))
-    inner = int(values.get("intermediate_size", 4 * hidden))
-    layers = int(values.get("num_layers", 1)) + int(values.get("num_decoder_layers") or 0)
-    layer = 4 * tokens * (10 * hidden + 3 * inner)
-    period = recompute_period(recompute)
-    recomputed = layers // period if period else 0
-    # a layer that is computed again keeps its input, and one of them is whole at a time
-    kept = (layers - recomputed) * layer + recomputed * 4 * tokens * hidden + (layer if recomputed else 0)
-    scores = 2 * 4 * min(tokens, LM_CHUNK_TOKENS) * config.vocab_size
-    return kept + scores
+    blocks = unit_activations(model, work, tensor=tensor)
+    first, last = head_activations(model, work, tensor=tensor)
+    kept = first.kept + sum(block.kept for block in blocks)
+    moments = [kept + last.kept + last.again]
+    for block in reversed(blocks):
+        moments.append(kept + block.again + block.work)
+        kept -= block.kept
+    moments.append(first.kept + first.work)
+    return max(moments)
+
+
+def rehearse(world: World) -> None:
+    """Import and start what a run needs later, on a model of a few values; draws no number that the run would draw. Collective."""
+    for name in LATER:
+        importlib.import_module(name)
+    with torch.random.fork_rng(devices=[]):
+        model = prepare(_Rehearsal(), world, ParallelConfig(zero=3), for_tiers=True)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        for _ in range(2):
+            model(torch.zeros(2, 8, dtype=torch.long)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class _Rehearsal(nn.Module):
+    """The kernels of a transformer, small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 64)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()) for _ in range(2))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        for block in self.blocks:
+            heads = block(x).unflatten(-1, (2, 32)).transpose(1, 2)
+            x = x + nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2)
+        return nn.functional.cross_entropy(x.flatten(0, 1) @ self.table.weight.T, ids.flatten())

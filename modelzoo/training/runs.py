@@ -131,7 +131,7 @@ def _train_and_finish(
     world.enter("loading the model")
     # a new head is the same in every run and on every rank
     seed_everything(settings.train.seed)
-    reserved = reserved_bytes(settings, data.pretrained.config, data.train, world) if settings.memory.is_used else 0
+    reserved = reserved_bytes(settings, data.pretrained.skeleton(), data.train, world) if settings.memory.is_used else 0
     model = data.pretrained.load(layout(world, settings.parallel, settings.memory, reserved_bytes=reserved))
     tiers = tiers_of(model)
     if tiers is not None:

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from modelzoo.config.memory import MemoryConfig, parse_size
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.axes import SHARD
-from modelzoo.runtime.memory import free_bytes, resident_bytes, total_bytes
+from modelzoo.runtime.memory import free_bytes, give_back_at_once, resident_bytes, total_bytes
 from modelzoo.runtime.prepare import prepared
 from modelzoo.runtime.process import World
 from modelzoo.runtime.tiers.direct_file import DirectFile
@@ -114,6 +114,7 @@ def _open(
     files: list[DirectFile] = []
     if placement.disk_bytes:
         assert memory.disk.path is not None
+        give_back_at_once()
         state = Path(memory.disk.path)
         limit = None
         if memory.disk.budget not in (None, "auto"):

@@ -4,8 +4,8 @@ A step takes beside the homes, by what `fully_shard` of torch 2.13 does, with U 
 while a block's backward runs there are its whole parameters, U, its gradients, U, and the buffer of the block before, which is let
 go when the next reduction begins, U; on many ranks also the next block on its way, U. When its gradients are reduced, its whole
 parameters are gone; there are they and the buffer, then the buffer, its result and their quotient, 3 U. What is in no block is
-whole during the whole step, R, has gradients, R, and where it is used twice (tied embeddings, scores in chunks) a second gradient that is
-added to the first, R, while no block is at work.
+whole during the whole step, R, has gradients, R, and where it is used twice (tied embeddings, scores in chunks) a second gradient
+that is added to the first, R, while no block is at work.
 """
 
 import heapq
