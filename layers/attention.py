@@ -56,6 +56,8 @@ class Attention(nn.Module):
         ValueError: Heads that do not divide, or a number out of range.
     """
 
+    tensor_region: ClassVar[bool] = True
+    """The input is read by maps that a runtime may cut alone, and the output is that of one. A declaration only."""
     tensor_counts: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_value_heads")
     """Attributes that a runtime divides when it cuts the heads over a tensor axis. A declaration only: nothing here acts on it."""
     tensor_shared: ClassVar[tuple[str, ...]] = ("query_norm", "key_norm")

@@ -4,7 +4,7 @@ In the words of Vaswani et al. (2017, section 3.1) a block is LayerNorm(x + Subl
 x + Sublayer(LayerNorm(x)) (pre-norm). The block owns its norm; which of the two it is, is an argument.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -37,6 +37,9 @@ def check_selection(selection: Selection | None, cache: KeyValueCache | None) ->
 
 class _ResidualBlock(nn.Module):
     """A sublayer, its norm and its dropout, and how their result is added to what came in."""
+
+    tensor_sublayers: ClassVar[tuple[str, ...]] = ("sublayer",)
+    """Parts that need all tokens; the others treat each token by itself. A declaration only: nothing here acts on it."""
 
     def __init__(
         self,

@@ -1,5 +1,7 @@
 """The position-wise feed-forward network, plain or gated."""
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from modelzoo.layers.activation import activation as activation_function
@@ -22,6 +24,9 @@ class FeedForward(nn.Module):
         output_size: Width of the result; None for hidden_size.
         length_scale: Whether each map's products are divided by the square root of its input's width (CPM-1, CPM-2, CPM-Bee).
     """
+
+    tensor_region: ClassVar[bool] = True
+    """The input is read by maps that a runtime may cut alone, and the output is that of one. A declaration only."""
 
     def __init__(
         self,

@@ -120,6 +120,11 @@ class Layout:
         return Layout((rows, width), columns, placed, mask=present, prefix=given, context=seen, start=start)
 
     @property
+    def token_shape(self) -> tuple[int, ...]:
+        """The shape of the hidden states without their last dimension: (tokens,) when packed, (B, T) when dense."""
+        return self.batch_shape if self.lengths is None else (sum(self.lengths),)
+
+    @property
     def is_packed(self) -> bool:
         """Whether hidden tensors are (tokens, D) rather than (B, T, D)."""
         return self.lengths is not None

@@ -1,5 +1,7 @@
 """One layer of a stack, made of residual blocks: the unit that a runtime shards, recomputes, prefetches and offloads."""
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from modelzoo.layers.attention import Attention
@@ -23,6 +25,9 @@ class TransformerBlock(nn.Module):
         feed_forward: The last block.
         cross_attention: The middle block of an encoder-decoder's decoder; None elsewhere.
     """
+
+    tensor_sliced: ClassVar[bool] = True
+    """All parts but the sublayers treat each token by itself. A declaration only: nothing here acts on it."""
 
     def __init__(
         self,
@@ -89,6 +94,11 @@ class ParallelBlock(nn.Module):
         feed_forward_norm: The feed-forward's own norm; None to share `norm`.
         dropout: Probability of dropping a feature of either output in training.
     """
+
+    tensor_sliced: ClassVar[bool] = True
+    """As of `TransformerBlock`."""
+    tensor_sublayers: ClassVar[tuple[str, ...]] = ("attention", "feed_forward")
+    """Parts that need all tokens. A declaration only: nothing here acts on it."""
 
     def __init__(
         self,

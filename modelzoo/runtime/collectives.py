@@ -5,12 +5,15 @@ parts up, `gather` puts slices of the last dimension side by side. Each is the o
 the numbers of one process on every rank.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from modelzoo.runtime.token_slices import add_and_cut, exchange, gather
 from modelzoo.runtime.traffic import Traffic
 
 __all__ = ["TensorAxis"]
@@ -30,13 +33,16 @@ class TensorAxis:
         self.rank = group.rank()
         self.traffic = traffic
         self._entered: tuple[Tensor, Tensor] | None = None
+        self.token_shape: tuple[int, ...] | None = None
+        """Shape of all tokens where each rank has a slice of them; None where every rank has all."""
+        self._region: Tensor | None = None
 
     def enter(self, tensor: Tensor) -> Tensor:
         """Return the tensor itself; its gradient is the sum of all ranks' gradients.
 
         Maps that read the same tensor one after the other (query, key and value) share one sum.
         """
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or tensor is self._region:
             return tensor
         if self._entered is not None and self._entered[0] is tensor:
             return self._entered[1]
@@ -44,14 +50,43 @@ class TensorAxis:
         self._entered = (tensor, entered)
         return entered
 
+    @contextmanager
+    def sliced(self, shape: tuple[int, ...] | None) -> Iterator[None]:
+        """Say that each rank has a slice of the tokens inside the block.
+
+        Args:
+            shape: Of all tokens; None says that every rank has all.
+        """
+        before, self.token_shape = self.token_shape, shape
+        try:
+            yield
+        finally:
+            self.token_shape = before
+
+    @contextmanager
+    def region(self, everything: Tensor) -> Iterator[None]:
+        """Say that a sublayer reads the gathered tokens inside the block: entering exchanges nothing, leaving cuts into slices."""
+        self._region = everything
+        try:
+            yield
+        finally:
+            self._region = None
+
+    @property
+    def is_in_region(self) -> bool:
+        """Whether what leaves is cut into slices."""
+        return self._region is not None
+
     def share(self, weight: Tensor) -> Tensor:
         """Return a whole weight that each rank applies to values of its own; its gradient is the sum of all ranks' gradients."""
         shared: Tensor = _Enter.apply(weight, self)  # type: ignore[no-untyped-call]  # as above
         return shared
 
     def leave(self, tensor: Tensor) -> Tensor:
-        """Return the sum of all ranks' tensors."""
+        """Return the sum of all ranks' tensors; at the end of a region, this rank's slice of it."""
         self._entered = None
+        if self._region is not None and self.token_shape is not None:
+            return exchange(tensor, self, self.token_shape, forward=add_and_cut, backward=gather)
         total: Tensor = _Leave.apply(tensor, self)  # type: ignore[no-untyped-call]  # as above
         return total
 

@@ -27,6 +27,7 @@ from modelzoo.runtime.counted import count_traffic
 from modelzoo.runtime.freezing import follow_freezing, keep_flags
 from modelzoo.runtime.process import World
 from modelzoo.runtime.recompute import recompute
+from modelzoo.runtime.sequence_parallel import slice_tokens
 from modelzoo.runtime.tensor_parallel import split
 from modelzoo.runtime.traffic import StepClock, Traffic
 from modelzoo.runtime.units import find_ties, find_units, holds_any
@@ -96,7 +97,9 @@ def prepare(
     needs_mesh = world.world_size > 1 or config.precision != "float32" or for_tiers
     mesh = build_mesh(config, world.joined()) if needs_mesh else None
     if mesh is not None and config.tensor > 1:
-        split(model, mesh[TENSOR], TensorAxis(mesh.get_group(TENSOR), traffic))
+        axis = TensorAxis(mesh.get_group(TENSOR), traffic)
+        split(model, mesh[TENSOR], axis)
+        slice_tokens(model, blocks, axis)
         ties = find_ties(model)
     world.tensor_size = config.tensor
     recompute(blocks, config.recompute)

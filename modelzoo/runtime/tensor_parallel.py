@@ -28,7 +28,7 @@ from modelzoo.errors import ConfigError, listing
 from modelzoo.runtime.collectives import TensorAxis
 from modelzoo.sharded import local_box
 
-__all__ = ["split"]
+__all__ = ["Shared", "split"]
 
 _DIMS: dict[str, dict[str, int]] = {
     "column": {"weight": 0, "bias": 0},
@@ -101,7 +101,7 @@ def _divide_heads(module: Any, grouped: dict[nn.Module, list[int]], axis: Tensor
         shared = getattr(module, name)
         for part in () if shared is None else shared.modules():
             if part._parameters:
-                part.forward = _Shared(part, axis)
+                part.forward = Shared(part, axis)
 
 
 def _kind(module: nn.Module, size: int) -> str | Mapping[str, int] | None:
@@ -200,7 +200,10 @@ class _Row:
         module = self._module
         part = type(module).forward(_Local(module, weight=_local(module.weight), bias=None), hidden)
         total = self._axis.leave(part)
-        return total if module.bias is None else total + module.bias
+        if module.bias is None:
+            return total
+        # on a slice of the tokens each rank adds the bias to its own
+        return total + (self._axis.share(module.bias) if self._axis.is_in_region else module.bias)
 
 
 class _Heads:
@@ -212,19 +215,20 @@ class _Heads:
         return type(module).forward(_Local(module, weight=_local(module.weight)), *args, **kwargs)
 
 
-class _Shared:
+class Shared:
     """A part on whole weights that sees other values on each rank."""
 
     def __init__(self, module: Any, axis: TensorAxis) -> None:
         self._module, self._axis = module, axis
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the part's own forward."""
         module = self._module
         own = {name: self._axis.share(each) for name, each in module.named_parameters(recurse=False)}
         return type(module).forward(_Local(module, **own), *args, **kwargs)
 
 
-class _Grouped(_Shared):
+class _Grouped(Shared):
     """A map to heads that are whole on every rank, of which this rank's queries share some."""
 
     def __init__(self, module: Any, axis: TensorAxis, heads: list[int], head_size: int) -> None:
