@@ -17,7 +17,7 @@ from modelzoo.plan.activations import head_activations, unit_activations
 from modelzoo.plan.parts import ModelParts, read_parts
 from modelzoo.plan.workload import Workload, workload_of
 from modelzoo.runtime import World, prepare
-from modelzoo.runtime.memory import resident_bytes
+from modelzoo.runtime.memory import give_back_at_once, resident_bytes
 from modelzoo.training.step import Dataset
 
 __all__ = ["activation_bytes", "rehearse", "reserved_bytes"]
@@ -44,6 +44,7 @@ def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world:
         lengths=dataset.lengths,
     )
     needed = activation_bytes(read_parts(model), work, tensor=tensor)
+    give_back_at_once()
     rehearse(world)
     return resident_bytes() + needed
 

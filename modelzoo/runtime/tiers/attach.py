@@ -59,6 +59,8 @@ def attach_tiers(
             "tiers are not built yet: remove the section, or use more ranks"
         )
     budget = budget_bytes(memory, world)
+    if budget is not None:
+        give_back_at_once()
     if placement is None:
         placement = place_units(
             sizes_of(model),
@@ -114,7 +116,6 @@ def _open(
     files: list[DirectFile] = []
     if placement.disk_bytes:
         assert memory.disk.path is not None
-        give_back_at_once()
         state = Path(memory.disk.path)
         limit = None
         if memory.disk.budget not in (None, "auto"):

@@ -93,7 +93,7 @@ def place_units(
     if budget_bytes is None or everything <= budget_bytes:
         return Placement(tuple(dict.fromkeys(KINDS, "memory") for _ in units), everything, 0, 0, smallest)
     if budget_bytes < smallest:
-        total, found = smallest + reserved_bytes, max(budget_bytes, 0) + reserved_bytes
+        total, found = smallest + reserved_bytes, budget_bytes + reserved_bytes
         beside = (
             f": {readable_size(smallest)} for the model and {readable_size(reserved_bytes)} beside it" if reserved_bytes else ""
         )
