@@ -62,8 +62,9 @@ def find_alternatives(
             other = plan_run(_changed(settings, changes), model, machine, ranks=ranks, lengths=lengths)
         except (ConfigError, ValidationError):
             continue
-        # what neither makes room nor time is no alternative
-        if other.fits and (not plan.fits or other.peak_bytes < 0.98 * plan.peak_bytes or other.time.step < 0.98 * plan.time.step):
+        # what neither makes room nor time is no alternative; too small a disk for checkpoints is so for all of them
+        fits = not other.memory_problems and (not other.disk_problems or bool(plan.disk_problems))
+        if fits and (plan.memory_problems or other.peak_bytes < 0.98 * plan.peak_bytes or other.time.step < 0.98 * plan.time.step):
             found.append(Alternative(tuple(f"{key}={_shown(value)}" for key, value in changes.items()), other))
     found.sort(key=lambda each: (each.plan.ranks, round(each.plan.time.step / plan.time.step, 2), each.plan.peak_bytes))
     # of those with the same time and memory the shortest to type
@@ -93,7 +94,7 @@ def _candidates(settings: RunSettings, plan: Plan, machine: Machine, disk: str) 
     if not is_host and settings.parallel.precision == "float32":
         levels += [{**level, "parallel.precision": "bfloat16"} for level in list(levels)]
     tiers: list[Changes] = [{}]
-    if is_host and not settings.memory.is_used and not plan.fits:
+    if is_host and not settings.memory.is_used and plan.memory_problems:
         budget = f"{int(DISK_SHARE * machine.host_memory / 2**20)}MiB"
         home: Changes = {"memory.host": budget, "memory.disk.path": disk}
         tiers += [home, {**home, "memory.optimizer_update": "deferred"}]
@@ -103,7 +104,7 @@ def _candidates(settings: RunSettings, plan: Plan, machine: Machine, disk: str) 
                 for batch in batches:
                     if changes := {**tier, **level, **how, **batch}:
                         yield changes
-    if not plan.fits and not is_host:
+    if plan.memory_problems and not is_host:
         ranks = 2 * plan.ranks
         while ranks <= min(MOST_RANKS, rows * plan.ranks):
             yield {"parallel.ranks": ranks, "parallel.zero": 3}

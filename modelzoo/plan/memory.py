@@ -1,16 +1,17 @@
 """What one rank holds at the moment of its peak, line by line and tier by tier, in closed form.
 
 States, a trained parameter: 4 bytes itself, 4 its gradient, 8 two moments, cut as the layout says (Rajbhandari et al., 2020,
-section 3.1, for float32 parameters). The backward frees activations and makes gradients, so the peak is the largest of
+section 3.1, for float32 parameters). Gradients count whole at every moment: allocators (torch's on an accelerator, glibc's
+heap for blocks below 32 MiB on a host) keep the pieces that they took for them, and activations do not fit into these. Beside them
+the peak is the largest of
 
     the loss             all activations, and what the loss holds for a moment
     block i's backward   activations of blocks 1 to i, its own again where they are computed again, gradients of its widest tensors,
-                         and gradients of blocks i to L
-    the step             all gradients
+                         and its gradients on their way to other ranks
+    the evaluation       scores of its tokens
 
-An accelerator's caching allocator keeps what gradients took for gradients, since activations are larger than its pieces: there all
-gradients count at every moment. Working copies are `fully_shard`'s: a block put together and the next one on its way, and what is
-in no block all the time (ZeRO 3); below level 3 everything. With tiers it is the formula of `place_units`.
+Working copies are `fully_shard`'s: a block put together and the next one on its way, and what is in
+no block all the time (ZeRO 3); below level 3 everything. With tiers it is the formula of `place_units`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,9 @@ from modelzoo.runtime.publish import readable_size
 from modelzoo.runtime.tiers.placement import Placement, place_units
 
 __all__ = ["Line", "MemoryPlan", "Moment", "plan_memory"]
+
+HEAP_SLACK = 64 * 2**20
+"""Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +94,18 @@ def plan_memory(
     ends = head_activations(model, work, tensor=cut.tensor)
     uses_tiers = memory.is_used and machine.kind == "host"
     uses_mesh = cut.config.data_replicate * cut.shard * cut.tensor > 1 or work.precision != "float32" or uses_tiers
-    moment = max(_moments(model, work, cut, blocks, ends, machine, uses_mesh, evaluation_tokens), key=lambda each: each.total)
+    # what a block's gradients take on their way is part of what the tiers' placement counts
+    moments = _moments(model, work, cut, blocks, ends, uses_mesh and not uses_tiers, evaluation_tokens)
+    moment = max(moments, key=lambda each: each.total - (each.gradients if uses_tiers else 0))
     passing = moment.total - moment.gradients
     lines = [Line("program", _program(machine), "what a process takes before there is a model")]
+    if machine.kind == "host" and not uses_tiers:  # for the tiers glibc is told to give freed tensors back at once
+        lines.append(Line("heap", HEAP_SLACK, "what glibc keeps free at the top of its heap (mallopt: M_TRIM_THRESHOLD, at most)"))
+    beside = sum(line.size_bytes for line in lines)
     problems: list[str] = []
     placement = None
     if uses_tiers:
-        placement, found = _place(model, cut, memory, machine, passing + lines[0].size_bytes, problems)
+        placement, found = _place(model, cut, memory, machine, passing + beside, problems)
         lines += _tier_lines(model, cut, placement, memory, found)
     else:
         lines += _plain_lines(model, work, cut, moment, uses_mesh)
@@ -105,7 +114,7 @@ def plan_memory(
     lines += _passing_lines(moment, blocks, work)
     smallest = sum(line.size_bytes for line in lines)
     if placement is not None:
-        smallest = placement.smallest_bytes + passing + lines[0].size_bytes
+        smallest = placement.smallest_bytes + passing + beside
     tiers = {machine.tier: tuple(line for line in lines if line.size_bytes)}
     if machine.kind == "cuda":
         tiers["host"] = (Line("program", machine.program_bytes, "Python, torch, the driver and the tokenized data"),)
@@ -124,7 +133,6 @@ def _moments(
     cut: Cut,
     blocks: Sequence[UnitActivations],
     ends: tuple[UnitActivations, UnitActivations],
-    machine: Machine,
     uses_mesh: bool,
     evaluation_tokens: int,
 ) -> list[Moment]:
@@ -134,17 +142,14 @@ def _moments(
     is_whole = work.micro_batches > 1 and cut.config.zero < 2
     gradients = [4 * cut.trained(unit, whole=is_whole) for unit in model.units]
     everything = sum(gradients)
-    always = machine.kind == "cuda" or work.micro_batches > 1
     # a block's gradients as the backward makes them, and a float32 copy that is exchanged
     passing = [(work.value_bytes + 4) * cut.trained(unit, whole=True) if uses_mesh else 0 for unit in model.units]
     kept = first.kept + sum(block.kept for block in blocks)
-    found = [Moment("the loss", kept, last.kept + last.again, 0, everything if always else 0)]
-    made = gradients[-1] if model.is_language_model and not uses_mesh else 0
+    found = [Moment("the loss", kept, last.kept + last.again, 0, everything)]
     for number in range(len(blocks) - 1, -1, -1):
         block, unit = blocks[number], model.blocks[number]
-        made += gradients[number]
         here = kept + block.again
-        found.append(Moment(f"the backward of {unit.name}", here, 0, block.work + passing[number], everything if always else made))
+        found.append(Moment(f"the backward of {unit.name}", here, 0, block.work + passing[number], everything))
         kept -= block.kept
     found.append(Moment("the backward of the embeddings", first.kept, 0, passing[-1] + first.work, everything))
     found.append(Moment("the optimizer's step", 0, 0, 0, everything))
@@ -152,7 +157,7 @@ def _moments(
         words = model.vocab_size if model.is_language_model else model.num_labels
         scores = evaluation_tokens * -(-words // cut.tensor) * (work.value_bytes + 8)
         widest = max((block.work for block in blocks), default=0) * evaluation_tokens // max(work.batch_tokens, 1)
-        found.append(Moment("the evaluation", 0, scores, widest // 2, everything if machine.kind == "cuda" else 0))
+        found.append(Moment("the evaluation", 0, scores, widest // 2, everything))
     return found
 
 
@@ -161,7 +166,7 @@ def _plain_lines(model: ModelParts, work: Workload, cut: Cut, moment: Moment, us
     parts = f" / {cut.shard * cut.tensor} ranks" if cut.shard * cut.tensor > 1 else ""
     lines = [
         Line("parameters", 4 * held, f"{model.numel:,} x 4 bytes{parts}"),
-        Line("gradients", moment.gradients, f"{model.trained:,} x 4 bytes{parts}, those that exist at the peak"),
+        Line("gradients", moment.gradients, f"{model.trained:,} x 4 bytes{parts}"),
         Line("moments", 8 * trained, f"{model.trained:,} x 8 bytes{parts} (AdamW's two)"),
     ]
     if not uses_mesh:

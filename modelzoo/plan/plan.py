@@ -48,16 +48,29 @@ class Plan:
     @property
     def problems(self) -> tuple[str, ...]:
         """What does not fit."""
+        return (*self.memory_problems, *self.disk_problems)
+
+    @property
+    def memory_problems(self) -> tuple[str, ...]:
+        """What does not fit into memory."""
         found = list(self.memory.problems)
         for tier, budget in self.budgets.items():
             over = self.memory.peak(tier) - budget
             if budget and over > 0 and not found:
                 found.append(f"{tier}: {_gib(self.memory.peak(tier))} of {_gib(budget)}, short by {_gib(over)}")
+        return tuple(found)
+
+    @property
+    def disk_problems(self) -> tuple[str, ...]:
+        """What does not fit onto the disk: checkpoints and tiers."""
         room = self.machine.disk_bytes
         needed = self.checkpoint_bytes + self.memory.peak("disk")
-        if room is not None and needed > room:
-            found.append(f"disk: {_gib(needed)} of {_gib(room)} free, short by {_gib(needed - room)}")
-        return tuple(found)
+        if room is None or needed <= room:
+            return ()
+        return (
+            f"disk: {_gib(needed)} for checkpoints and tiers of {_gib(room)} free, short by {_gib(needed - room)}; use another "
+            "output.folder",
+        )
 
     @property
     def budgets(self) -> dict[str, int]:

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,12 +15,10 @@ from modelzoo.plan.machine import Machine
 
 __all__ = ["probe"]
 
-SECONDS = 0.4
-"""For each figure."""
 DISK_BYTES = 64 * 2**20
 
 
-def probe(machine: Machine, folder: Path, *, hidden_size: int = 768, tokens: int = 512) -> Machine:
+def probe(machine: Machine, folder: Path, *, hidden_size: int = 768, tokens: int = 512, seconds: float = 0.4) -> Machine:
     """Return a machine with the rates that are measured here, with torch's threads as they are.
 
     Args:
@@ -27,6 +26,7 @@ def probe(machine: Machine, folder: Path, *, hidden_size: int = 768, tokens: int
         folder: On the disk that is measured; a file is written there and removed.
         hidden_size: Of the matrix products, D x 4 D.
         tokens: Rows of them.
+        seconds: For each figure.
     """
     device = torch.device("cuda" if machine.kind == "cuda" else "cpu")
     flops = dict(machine.flops)
@@ -34,24 +34,23 @@ def probe(machine: Machine, folder: Path, *, hidden_size: int = 768, tokens: int
         rows = torch.randn(tokens, hidden_size, device=device, dtype=getattr(torch, name))
         table = torch.randn(4 * hidden_size, hidden_size, device=device, dtype=getattr(torch, name))
         work = 2.0 * tokens * hidden_size * 4 * hidden_size
-        flops[name] = work / _seconds_each(lambda rows=rows, table=table: torch.nn.functional.linear(rows, table), device)  # type: ignore[misc]  # bound now
+        flops[name] = work / _seconds_each(partial(torch.nn.functional.linear, rows, table), device, seconds)
     values = torch.ones(16 * 2**20, device=device)
-    target = torch.empty_like(values)
-    copied = 2.0 * values.nbytes / _seconds_each(lambda: target.copy_(values), device)
-    read, write = _disk(folder)
+    copied = 2.0 * values.nbytes / _seconds_each(partial(torch.empty_like(values).copy_, values), device, seconds)
     heads = torch.randn(1, 8, 256, 64, device=device)
-    attended = 4.0 * 8 * 256 * 256 * 64
-    attention = attended / _seconds_each(lambda: torch.nn.functional.scaled_dot_product_attention(heads, heads, heads), device)
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, heads, heads, heads)
+    attention = 4.0 * 8 * 256 * 256 * 64 / _seconds_each(attend, device, seconds)
+    read, write = _disk(folder, seconds)
     return dataclasses.replace(
         machine, flops=flops, memory_bandwidth=copied, disk_read=read, disk_write=write, attention_flops=attention
     )
 
 
-def _seconds_each(call: Callable[[], object], device: torch.device) -> float:
+def _seconds_each(call: Callable[[], object], device: torch.device, seconds: float) -> float:
     """Return the shortest time of a call, so that what else the machine does counts least."""
     call()
-    best, end = float("inf"), time.perf_counter() + SECONDS
-    while time.perf_counter() < end:
+    best, end = float("inf"), time.perf_counter() + seconds
+    while best == float("inf") or time.perf_counter() < end:
         started = time.perf_counter()
         call()
         if device.type == "cuda":
@@ -60,26 +59,25 @@ def _seconds_each(call: Callable[[], object], device: torch.device) -> float:
     return best
 
 
-def _disk(folder: Path) -> tuple[float, float]:
+def _disk(folder: Path, seconds: float) -> tuple[float, float]:
     """Return bytes a second of reading and writing past the page cache where the file system allows it."""
     buffer = mmap.mmap(-1, 4 * 2**20)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-") as file:
-        direct = getattr(os, "O_DIRECT", 0)
         try:
-            handle = os.open(file.name, os.O_RDWR | direct)
+            handle = os.open(file.name, os.O_RDWR | getattr(os, "O_DIRECT", 0))
         except OSError:
             handle = os.open(file.name, os.O_RDWR)
         try:
-            write = _pass(lambda place: os.pwrite(handle, buffer, place), len(buffer))
-            read = _pass(lambda place: os.preadv(handle, [buffer], place), len(buffer))
+            written, write = _pass(lambda place: os.pwrite(handle, buffer, place), len(buffer), DISK_BYTES, seconds)
+            _, read = _pass(lambda place: os.preadv(handle, [buffer], place), len(buffer), written, seconds)
         finally:
             os.close(handle)
     return read, write
 
 
-def _pass(move: Callable[[int], int], size: int) -> float:
+def _pass(move: Callable[[int], int], size: int, most: int, seconds: float) -> tuple[int, float]:
+    """Return the bytes that were moved, and bytes a second."""
     started, moved = time.perf_counter(), 0
-    while moved < DISK_BYTES and time.perf_counter() - started < SECONDS:
-        move(moved)
-        moved += size
-    return moved / (time.perf_counter() - started)
+    while moved < most and (not moved or time.perf_counter() - started < seconds):
+        moved += move(moved)
+    return moved, moved / (time.perf_counter() - started)

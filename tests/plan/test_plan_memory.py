@@ -1,0 +1,181 @@
+"""The lines of a plan: states by ZeRO level, the peak's moment, tiers, traffic and time, against formulas written naively."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from modelzoo.config import MemoryConfig, ParallelConfig, RunSettings
+from modelzoo.errors import ConfigError
+from modelzoo.layers import skip_initialization
+from modelzoo.models.bert import Bert, BertConfig
+from modelzoo.models.gpt2 import GPT2, GPT2Config
+from modelzoo.plan import KNOWN, Machine, ModelParts, Plan, Workload, find_alternatives, find_machine, plan_run, plan_workload
+from modelzoo.plan import read_parts as read
+
+HOST = Machine(
+    name="host", kind="host", host_memory=4 * 2**30, flops={"float32": 1e11, "bfloat16": 1e9, "float16": 1e9}, attention_flops=5e10,
+    memory_bandwidth=1e10, link_bandwidth=1e9, disk_read=1e9, disk_write=5e8, program_bytes=2**28, context_bytes=0, overlaps=False,
+)  # fmt: skip
+
+
+def bert(layers: int = 4, hidden: int = 64) -> ModelParts:
+    config = BertConfig(
+        vocab_size=200, hidden_size=hidden, num_layers=layers, num_heads=4, intermediate_size=4 * hidden, max_positions=128,
+        type_vocab_size=2,
+    )  # fmt: skip
+    with torch.device("meta"), skip_initialization():
+        return read(Bert(config, "classification"))
+
+
+def gpt(layers: int, hidden: int) -> ModelParts:
+    config = GPT2Config(
+        vocab_size=50257,
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=hidden // 64,
+        intermediate_size=4 * hidden,
+        max_positions=1024,
+    )
+    with torch.device("meta"), skip_initialization():
+        return read(GPT2(config, "classification"))
+
+
+def sizes(plan: Plan) -> dict[str, int]:
+    return {line.name: line.size_bytes for line in plan.memory.tiers[plan.machine.tier]}
+
+
+def settings(**sections: object) -> RunSettings:
+    base: dict[str, object] = {
+        "recipe": "tried",
+        "model": {"name": "somewhere"},
+        "data": {"train": "rows.jsonl", "max_length": 128},
+    }
+    return RunSettings.model_validate(base | sections)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_states_are_cut_by_the_level(zero: int) -> None:
+    ranks, model = 4, bert()
+    layout = ParallelConfig(zero=zero, data_shard=1 if zero == 0 else ranks, data_replicate=ranks if zero == 0 else 1)
+    lines = sizes(plan_workload(model, Workload(lengths=(8,), micro_batches=2), layout, HOST, ranks=ranks))
+    parts = 1 if zero == 0 else ranks
+    assert lines["parameters"] == pytest.approx(4 * model.numel / parts, rel=0.02)  # rows that make shards equal
+    assert lines["moments"] == 2 * lines["parameters"]
+    # below level 2 accumulated gradients are whole
+    assert lines["gradients"] == pytest.approx(4 * model.numel / (parts if zero > 1 else 1), rel=0.02)
+    block = model.blocks[0].numel
+    copies = 2 * block + model.units[-1].numel if zero == 3 else model.numel
+    assert lines["working copies"] == 4 * copies
+
+
+def test_one_plain_process_has_no_working_copies() -> None:
+    plan = plan_workload(bert(), Workload(lengths=(8,)), ParallelConfig(data_shard=1, zero=0), HOST)
+    assert "working copies" not in sizes(plan)
+    assert plan.traffic.sent == 0
+    assert sizes(plan)["program"] == HOST.program_bytes
+
+
+def test_the_peak_is_in_the_loss_of_a_language_model_and_in_the_backward_of_a_classifier() -> None:
+    layout, work = ParallelConfig(data_shard=1, zero=0), Workload(lengths=(128,) * 8)
+    assert "backward" in plan_workload(bert(), work, layout, HOST).memory.peak_moment
+    with torch.device("meta"), skip_initialization():
+        model = read(
+            GPT2(GPT2Config(vocab_size=5000, hidden_size=64, num_layers=2, num_heads=4, intermediate_size=256), "causal_lm")
+        )
+    assert plan_workload(model, work, layout, HOST).memory.peak_moment == "the loss"
+    evaluated = plan_workload(model, Workload(lengths=(8,)), layout, HOST, evaluation_tokens=8192)
+    assert evaluated.memory.peak_moment == "the evaluation"
+    assert sizes(evaluated)["logits"] == 8192 * 5000 * 12
+
+
+def test_lines_add_up_to_the_peak() -> None:
+    plan = plan_workload(bert(), Workload(lengths=(64,) * 4), ParallelConfig(data_shard=1, zero=0), HOST)
+    assert plan.peak_bytes == sum(sizes(plan).values()) == plan.to_json()["tiers"]["host"]["peak_bytes"]
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_traffic_is_that_of_the_rings(zero: int) -> None:
+    ranks, count, model = 4, 3, bert()
+    work = Workload(lengths=(8,), micro_batches=count)
+    plan = plan_workload(model, work, ParallelConfig(zero=zero, data_shard=ranks), HOST, ranks=ranks)
+    padded = {
+        unit.name: sum(math.ceil(shape[0] / ranks) * ranks * math.prod(shape[1:]) for shape in unit.shapes) for unit in model.units
+    }
+    rest = padded.pop("(rest)")
+    blocks = sum(padded.values())
+    gathered = count * (2 * blocks + rest) if zero == 3 else blocks + rest
+    reduced = (blocks + rest) * (1 if zero == 1 else count)
+    assert plan.traffic.between_ranks == {"gather": 4 * gathered * 3 // 4, "reduce": 4 * reduced * 3 // 4}
+
+
+def test_compute_is_six_operations_a_parameter_and_token() -> None:
+    model, tokens = gpt(4, 512), 1024
+    work = Workload(lengths=(tokens,), is_host=False)
+    plan = plan_workload(model, work, ParallelConfig(data_shard=1, zero=0), KNOWN["a100-80gb"])
+    products = plan.time.seconds["compute"] * KNOWN["a100-80gb"].flops["float32"]
+    blocks = sum(unit.numel for unit in model.blocks[:-1])  # of the last one a classifier computes one token alone
+    keys = 2 * 512 * 512
+    assert products == pytest.approx(6 * tokens * (blocks + keys), rel=0.01)
+    again = plan_workload(
+        model,
+        Workload(lengths=(tokens,), is_host=False, recompute="blocks"),
+        ParallelConfig(data_shard=1, zero=0),
+        KNOWN["a100-80gb"],
+    )
+    assert again.time.seconds["compute"] == pytest.approx(plan.time.seconds["compute"] * 8 / 6, rel=0.01)
+
+
+def test_a_budget_sends_values_to_disk_and_its_traffic_bounds_the_step(tmp_path: Path) -> None:
+    model = gpt(8, 512)
+    memory = {"host": "800MiB", "disk": {"path": str(tmp_path)}}
+    plan = plan_run(settings(memory=memory, train={"batch_size": 1}), model, HOST)
+    assert plan.fits
+    assert plan.peak_bytes <= 800 * 2**20
+    assert plan.memory.peak("disk") > 0
+    placement = plan.memory.placement
+    assert placement is not None
+    assert plan.traffic.disk_read + plan.traffic.disk_written == pytest.approx(placement.moved_bytes, rel=0.1)
+    assert plan.time.bound == "disk"
+    assert plan.time.step == pytest.approx(plan.traffic.disk_read / 1e9 + plan.traffic.disk_written / 5e8)
+
+
+def test_a_budget_that_is_too_small_says_the_smallest_that_is_not(tmp_path: Path) -> None:
+    model, wanted = gpt(8, 512), settings(memory={"host": "300MiB", "disk": {"path": str(tmp_path)}}, train={"batch_size": 1})
+    plan = plan_run(wanted, model, HOST)
+    assert not plan.fits
+    assert "too small: expected at least" in plan.problems[0]
+    size = f"{plan.smallest_bytes + 2**12}B"
+    again = plan_run(settings(memory={"host": size, "disk": {"path": str(tmp_path)}}, train={"batch_size": 1}), model, HOST)
+    assert again.fits
+
+
+def test_what_is_too_large_for_memory_gets_alternatives_that_fit() -> None:
+    model, wanted = gpt(24, 1280), settings(train={"batch_size": 4})
+    plan = plan_run(wanted, model, HOST)
+    assert not plan.fits
+    assert "short by" in plan.problems[0]
+    found = find_alternatives(wanted, model, HOST, plan)
+    assert found
+    assert all(each.plan.fits and "memory.disk.path=tiers" in each.overrides for each in found)
+    steps = [round(each.plan.time.step / plan.time.step, 2) for each in found]
+    assert steps == sorted(steps)
+
+
+def test_a_layout_that_does_not_fit_the_ranks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parallel.tensor=3 x parallel.data_replicate=1 = 3 does not divide the 4 process"):
+        plan_run(settings(parallel={"tensor": 3}), bert(), HOST, ranks=4)
+    with pytest.raises(ConfigError, match=r"train.batch_size=2 rows cannot be shared by 4 ranks; use at least 4"):
+        plan_run(settings(train={"batch_size": 2}), bert(), HOST, ranks=4)
+
+
+def test_zero_auto_cuts_parameters_where_states_are_large() -> None:
+    small, large = find_machine("a100-80gb"), find_machine("a100-80gb", device_memory=2**21)
+    assert plan_run(settings(), bert(), small, ranks=4).layout.zero == 2
+    assert plan_run(settings(), bert(), large, ranks=4).layout.zero == 3
+
+
+def test_tiers_below_an_accelerator_are_said_not_to_be_built() -> None:
+    plan = plan_run(settings(memory=MemoryConfig(device="4GiB").model_dump()), bert(), KNOWN["a100-80gb"])
+    assert plan.problems == ("memory: tiers below an accelerator are not built yet; remove the section, or use more ranks",)
