@@ -2,10 +2,13 @@
 
 The program is not estimated: everything that a run imports and starts only later (torch's compiler front, which the first
 `fully_shard` imports, 29 MiB; the plot's figures, 27 MiB; the code of kernels, 18 MiB; threads) is brought in by a small rehearsal,
-and then its memory is read. Activations are the plan's closed forms, for the largest micro-batch.
+and then its memory is read. Activations are the plan's closed forms, for the largest micro-batch and the largest evaluation batch.
 """
 
-import importlib
+import importlib.util
+import io
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -20,13 +23,16 @@ from modelzoo.runtime import World, prepare
 from modelzoo.runtime.memory import give_back_at_once, resident_bytes
 from modelzoo.training.step import Dataset
 
-__all__ = ["activation_bytes", "rehearse", "reserved_bytes"]
+__all__ = ["activation_bytes", "evaluation_bytes", "rehearse", "reserved_bytes"]
 
-LATER = ("torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg", "safetensors.torch")
+LATER = ("torch._dynamo", "safetensors.torch")
 """Modules that a run imports after its budget is shared out."""
+SMALL_BYTES = 16 * 2**20
+"""For tensors below 128 KiB, whose memory glibc keeps in pieces, objects of Python, and the code of kernels that only the model
+itself uses: 30 steps of the demo with two evaluations grew by 12 MiB beside what is counted."""
 
 
-def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> int:
+def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world: World, *, evaluated: Sequence[int] = ()) -> int:
     """Return the bytes that the tiers must leave free on a process: what it takes already, and its largest micro-batch. Collective.
 
     Args:
@@ -34,6 +40,7 @@ def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world:
         model: On meta.
         dataset: Whose lengths bound a micro-batch.
         world: Between whose processes a batch is shared.
+        evaluated: Tokens of each sample that is evaluated.
     """
     tensor = settings.parallel.tensor
     work = workload_of(
@@ -43,10 +50,14 @@ def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world:
         is_host=world.device.type == "cpu",
         lengths=dataset.lengths,
     )
-    needed = activation_bytes(read_parts(model), work, tensor=tensor)
+    parts = read_parts(model)
+    needed = max(
+        activation_bytes(parts, work, tensor=tensor),
+        evaluation_bytes(parts, work, evaluated, settings.evaluation.batch_tokens, tensor=tensor),
+    )
     give_back_at_once()
     rehearse(world)
-    return resident_bytes() + needed
+    return resident_bytes() + needed + SMALL_BYTES
 
 
 def activation_bytes(model: ModelParts, work: Workload, *, tensor: int = 1) -> int:
@@ -68,10 +79,33 @@ def activation_bytes(model: ModelParts, work: Workload, *, tensor: int = 1) -> i
     return max(moments)
 
 
+def evaluation_bytes(model: ModelParts, work: Workload, lengths: Sequence[int], batch_tokens: int, *, tensor: int = 1) -> int:
+    """Return the most bytes that the forward of an evaluation takes: a block's input, its sum, and its widest tensors.
+
+    Args:
+        model: Its units.
+        work: Of training on a rank.
+        lengths: Tokens of each sample; none is evaluated where it is empty.
+        batch_tokens: Most of a batch.
+        tensor: Ranks that compute a sample together.
+    """
+    chosen: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        if sum(chosen) + length <= batch_tokens or not chosen:
+            chosen.append(length)
+    if not chosen:
+        return 0
+    batch = replace(work, lengths=tuple(chosen), target_lengths=(), recompute="none")
+    widest = max(block.work for block in unit_activations(model, batch, tensor=tensor))
+    scores = batch.batch_tokens * model.vocab_size * 3 * 4 if model.is_language_model else 0
+    return max(widest + 2 * batch.value_bytes * batch.batch_tokens * model.hidden_size, scores)
+
+
 def rehearse(world: World) -> None:
     """Import and start what a run needs later, on a model of a few values; draws no number that the run would draw. Collective."""
     for name in LATER:
         importlib.import_module(name)
+    _draw()
     with torch.random.fork_rng(devices=[]):
         model = prepare(_Rehearsal(), world, ParallelConfig(zero=3), for_tiers=True)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -79,6 +113,19 @@ def rehearse(world: World) -> None:
             model(torch.zeros(2, 8, dtype=torch.long)).backward()
             optimizer.step()
             optimizer.zero_grad()
+
+
+def _draw() -> None:
+    """Draw a picture as the plot of a run does: its fonts and its canvas are larger than its values."""
+    if importlib.util.find_spec("matplotlib") is None:  # then there will be no plot
+        return
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5))
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], label="0123456789")
+    axes.legend()
+    figure.savefig(io.BytesIO(), format="png", dpi=120)
 
 
 class _Rehearsal(nn.Module):

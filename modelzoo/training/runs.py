@@ -14,6 +14,7 @@ from modelzoo.config import RunSettings, load_settings
 from modelzoo.data import BatchStream
 from modelzoo.errors import ConfigError
 from modelzoo.models.model import Model
+from modelzoo.plan import Plan
 from modelzoo.runtime import (
     World,
     agree,
@@ -29,6 +30,7 @@ from modelzoo.runtime import (
 from modelzoo.runtime.tiers import tiers_of
 from modelzoo.training.attempt import attempt
 from modelzoo.training.evaluation import measure
+from modelzoo.training.forecast import compare, forecast
 from modelzoo.training.identity import deciding_settings, identity_of
 from modelzoo.training.job import Job
 from modelzoo.training.loop import Loop
@@ -131,14 +133,18 @@ def _train_and_finish(
     world.enter("loading the model")
     # a new head is the same in every run and on every rank
     seed_everything(settings.train.seed)
-    reserved = reserved_bytes(settings, data.pretrained.skeleton(), data.train, world) if settings.memory.is_used else 0
+    reserved = 0
+    if settings.memory.is_used:
+        evaluated = data.evaluation.dataset.lengths if data.evaluation is not None else ()
+        reserved = reserved_bytes(settings, data.pretrained.skeleton(), data.train, world, evaluated=evaluated)
+    plan = forecast(settings, data.pretrained.skeleton(), data.train, world) if world.is_main else None
     model = data.pretrained.load(layout(world, settings.parallel, settings.memory, reserved_bytes=reserved))
     tiers = tiers_of(model)
     if tiers is not None:
         stack.callback(tiers.close)
         progress.note(f"memory   {tiers.describe()}")
     _say_start(progress, settings, data, model, world, directory)
-    job = _job(settings, data, model, directory)
+    job = _job(settings, data, model, directory, plan)
     # dropout draws differ between shares of the data; on one process nothing depends on how many numbers the new head took
     seed_everything(settings.train.seed + 1 + world.data_rank)
     state = restore(job, world, progress)
@@ -168,7 +174,7 @@ def _train_and_finish(
     return _finish(job, data, world, directory, progress, result)
 
 
-def _job(settings: RunSettings, data: Prepared, model: Model, directory: RunDirectory) -> Job:
+def _job(settings: RunSettings, data: Prepared, model: Model, directory: RunDirectory, plan: Plan | None) -> Job:
     """Put together what the loop needs."""
     stream = BatchStream(
         data.train.lengths,
@@ -193,6 +199,7 @@ def _job(settings: RunSettings, data: Prepared, model: Model, directory: RunDire
         config=deciding_settings(settings),
         checkpoints=directory.checkpoints,
         total_steps=total_steps,
+        plan=plan,
     )
 
 
@@ -209,7 +216,9 @@ def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, pro
     result = RunResult.from_json(values, directory.path, directory.final)
     if world.is_main:
         directory.write_result(result.to_json())
-        directory.write_report(report(job.model, job.optimizer))
+        found = report(job.model, job.optimizer)
+        outcome = None if job.plan is None else compare(job.plan, found, world)
+        directory.write_report(found, outcome)
         progress.note(plot_run(directory.metrics, directory.plot, result.metric))
     if test is not None:
         progress.note(f"test     {metrics_text(test)}")
@@ -269,6 +278,6 @@ def _say_start(
             f"layout   data_shard={chosen.data_shard} data_replicate={chosen.data_replicate} tensor={chosen.tensor} "
             f"zero={chosen.zero}"
         )
-    progress.note(f"model    {type(model).__name__} for {settings.model.task}, {count:,} parameters")
+    progress.note(f"model    {data.pretrained.model_class.__name__} for {settings.model.task}, {count:,} parameters")
     for note in (str(model.load_report), *data.notes):
         progress.note(f"         {note}")
