@@ -4,7 +4,7 @@ from modelzoo.plan.alternatives import Alternative, find_alternatives
 from modelzoo.plan.machine import KNOWN, Machine, find_machine, parse_amount
 from modelzoo.plan.parts import ModelParts, read_parts
 from modelzoo.plan.plan import Plan, plan_run, plan_workload
-from modelzoo.plan.probe import probe
+from modelzoo.plan.probe import probe, probe_products
 from modelzoo.plan.skeleton import skeleton
 from modelzoo.plan.text import explain_line, plan_text
 from modelzoo.plan.workload import Workload
@@ -24,6 +24,7 @@ __all__ = [
     "plan_text",
     "plan_workload",
     "probe",
+    "probe_products",
     "read_parts",
     "skeleton",
 ]

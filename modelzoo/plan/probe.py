@@ -13,7 +13,7 @@ import torch
 
 from modelzoo.plan.machine import Machine
 
-__all__ = ["probe"]
+__all__ = ["probe", "probe_products"]
 
 DISK_BYTES = 64 * 2**20
 
@@ -28,22 +28,37 @@ def probe(machine: Machine, folder: Path, *, hidden_size: int = 768, tokens: int
         tokens: Rows of them.
         seconds: For each figure.
     """
-    device = torch.device("cuda" if machine.kind == "cuda" else "cpu")
-    flops = dict(machine.flops)
-    for name in ("float32", "bfloat16") if machine.kind == "cuda" else ("float32",):
-        rows = torch.randn(tokens, hidden_size, device=device, dtype=getattr(torch, name))
-        table = torch.randn(4 * hidden_size, hidden_size, device=device, dtype=getattr(torch, name))
-        work = 2.0 * tokens * hidden_size * 4 * hidden_size
-        flops[name] = work / _seconds_each(partial(torch.nn.functional.linear, rows, table), device, seconds)
+    machine = probe_products(machine, hidden_size=hidden_size, tokens=tokens, seconds=seconds)
+    device = _device(machine)
     values = torch.ones(16 * 2**20, device=device)
     copied = 2.0 * values.nbytes / _seconds_each(partial(torch.empty_like(values).copy_, values), device, seconds)
-    heads = torch.randn(1, 8, 256, 64, device=device)
+    heads = torch.ones(1, 8, 256, 64, device=device)
     attend = partial(torch.nn.functional.scaled_dot_product_attention, heads, heads, heads)
     attention = 4.0 * 8 * 256 * 256 * 64 / _seconds_each(attend, device, seconds)
     read, write = _disk(folder, seconds)
-    return dataclasses.replace(
-        machine, flops=flops, memory_bandwidth=copied, disk_read=read, disk_write=write, attention_flops=attention
-    )
+    return dataclasses.replace(machine, memory_bandwidth=copied, disk_read=read, disk_write=write, attention_flops=attention)
+
+
+def probe_products(machine: Machine, *, hidden_size: int, tokens: int, seconds: float) -> Machine:
+    """Return a machine with the rate of matrix products that is measured here; draws no number and keeps nothing.
+
+    Args:
+        machine: This one.
+        hidden_size: Of the products, D x 4 D.
+        tokens: Rows of them.
+        seconds: For each precision.
+    """
+    device, flops = _device(machine), dict(machine.flops)
+    for name in ("float32", "bfloat16") if machine.kind == "cuda" else ("float32",):
+        rows = torch.ones(tokens, hidden_size, device=device, dtype=getattr(torch, name))
+        table = torch.ones(4 * hidden_size, hidden_size, device=device, dtype=getattr(torch, name))
+        work = 2.0 * tokens * hidden_size * 4 * hidden_size
+        flops[name] = work / _seconds_each(partial(torch.nn.functional.linear, rows, table), device, seconds)
+    return dataclasses.replace(machine, flops=flops)
+
+
+def _device(machine: Machine) -> torch.device:
+    return torch.device("cuda" if machine.kind == "cuda" else "cpu")
 
 
 def _seconds_each(call: Callable[[], object], device: torch.device, seconds: float) -> float:

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from modelzoo.config import RunSettings
 from modelzoo.models.model import Model
+from modelzoo.plan import Plan
 from modelzoo.runtime import CheckpointSaver, Identity, World
 from modelzoo.training.evaluation import EvaluationSet
 from modelzoo.training.step import Dataset
@@ -31,6 +32,8 @@ class Job:
     """What the identity's config hash is of, kept in checkpoints for messages."""
     checkpoints: Path
     total_steps: int
+    plan: Plan | None = None
+    """What was expected of the run; on rank 0."""
 
     @property
     def needs_loss_scale(self) -> bool:

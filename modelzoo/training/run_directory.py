@@ -18,6 +18,7 @@ import torch
 from modelzoo.config import RunSettings, dump_settings
 from modelzoo.errors import InputError, SaveError
 from modelzoo.runtime import Report, World, readable_size
+from modelzoo.training.forecast import Outcome
 
 __all__ = ["RunDirectory", "environment"]
 
@@ -102,10 +103,16 @@ class RunDirectory:
         """Write how the run ended, in place of what was there."""
         self._write(self.result.name, json.dumps(values, indent=1) + "\n")
 
-    def write_report(self, found: Report) -> None:
-        """Write what rank 0 held, exchanged and spent its time on: report.txt to read, report.json for programs."""
-        self._write("report.txt", f"{found}\n")
-        self._write("report.json", json.dumps(found.to_json(), indent=1) + "\n")
+    def write_report(self, found: Report, outcome: Outcome | None = None) -> None:
+        """Write what rank 0 held, exchanged and spent its time on: report.txt to read, report.json for programs.
+
+        Args:
+            found: What was measured.
+            outcome: What was planned, beside what came of it.
+        """
+        self._write("report.txt", f"{found}\n" + ("" if outcome is None else f"{outcome}\n"))
+        values = {**found.to_json(), "plan": None if outcome is None else outcome.to_json()}
+        self._write("report.json", json.dumps(values, indent=1) + "\n")
 
     def _write(self, name: str, text: str) -> None:
         """Write a file that is either whole or not there."""

@@ -1,0 +1,88 @@
+"""The plan of a run beside what came of it: made before its model is read, compared when it has ended."""
+
+import dataclasses
+import logging
+import resource
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modelzoo.config import RunSettings
+from modelzoo.errors import ConfigError
+from modelzoo.models.model import Model
+from modelzoo.plan import Plan, find_machine, plan_run, probe_products, read_parts
+from modelzoo.runtime import Report, World, readable_size
+from modelzoo.runtime.memory import resident_bytes
+from modelzoo.training.step import Dataset
+
+__all__ = ["Outcome", "compare", "forecast"]
+
+log = logging.getLogger(__name__)
+
+PROBE_S = 0.02
+LATER_BYTES = 47 * 2**20
+"""What a run imports and starts after it is planned: 29 MiB of torch's compiler front, 18 MiB of kernels' code (see `reserve`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Predicted and measured figures of rank 0; 0 for what was not measured."""
+
+    predicted_bytes: int
+    measured_bytes: int
+    predicted_step_s: float
+    measured_step_s: float
+    bound: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        """Return a line for memory and one for time."""
+        rows = [
+            ("plan", "peak", readable_size(self.predicted_bytes), readable_size(self.measured_bytes), self._error("bytes")),
+            ("", "a step", f"{self.predicted_step_s:.3g} s", f"{self.measured_step_s:.3g} s", self._error("step_s")),
+        ]
+        return "\n".join(
+            ["", *(f"{a:<8} {b:<7} {c:>10}   measured {d:>10}   {e}" for a, b, c, d, e in rows), f"         bound by {self.bound}"]
+        )
+
+    def _error(self, what: str) -> str:
+        predicted, measured = getattr(self, f"predicted_{what}"), getattr(self, f"measured_{what}")
+        return f"plan {predicted / measured - 1:+.0%}" if measured else "not measured"
+
+
+def forecast(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> Plan | None:
+    """Return the plan of this rank of a run, with the lengths of its rows and this machine's matrix products; draws no number.
+
+    Args:
+        settings: Of the run.
+        model: On meta.
+        dataset: Whose lengths are known.
+        world: The processes.
+    """
+    parts = read_parts(model)
+    machine = dataclasses.replace(find_machine("this"), program_bytes=resident_bytes() + LATER_BYTES)
+    machine = probe_products(machine, hidden_size=min(parts.hidden_size, 1024), tokens=128, seconds=PROBE_S)
+    try:
+        return plan_run(settings, parts, machine, ranks=world.world_size, lengths=dataset.lengths)
+    except ConfigError as error:  # the run itself says what does not fit
+        log.info("no plan: %s", error)
+        return None
+
+
+def compare(plan: Plan, found: Report, world: World) -> Outcome:
+    """Return what was planned beside what was measured.
+
+    Args:
+        plan: Of `forecast`.
+        found: Of the run's steps.
+        world: Says which device.
+    """
+    if world.device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(world.device) + plan.machine.context_bytes
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Outcome(plan.peak_bytes, peak, plan.time.step, sum(found.seconds.values()), plan.time.bound)
