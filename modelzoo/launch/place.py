@@ -56,9 +56,11 @@ def _of_torchrun(environment: Mapping[str, str]) -> Place:
         raise ConfigError(f"environment: RANK={rank} and WORLD_SIZE={world_size}: expected both or none; use torchrun")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     texts = (rank, world_size, environment.get("LOCAL_RANK", rank), environment.get("LOCAL_WORLD_SIZE", "1"))
-    numbers = _numbers(dict(zip(names, texts, strict=True)), "torchrun")
-    port = environment.get("MASTER_PORT", "")
-    return _checked(Place(*numbers, environment.get("MASTER_ADDR"), int(port) if port.isdecimal() else None), "RANK", "WORLD_SIZE")
+    own, size, local_rank, local_size = _numbers(dict(zip(names, texts, strict=True)), "torchrun")
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT", "")
+    return _checked(
+        Place(own, size, local_rank, local_size, address, int(port) if port.isdecimal() else None), "RANK", "WORLD_SIZE"
+    )
 
 
 def _of_slurm(environment: Mapping[str, str]) -> Place:

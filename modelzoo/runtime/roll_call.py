@@ -40,7 +40,7 @@ class StoreBoard:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store.clone()
+        self._store: Store = store.clone()  # type: ignore[attr-defined]  # torch 2.13 has it, its stubs do not
         self._store.set_timeout(timedelta(seconds=PATIENCE_S))
 
     def set(self, name: str, value: Any) -> None:
