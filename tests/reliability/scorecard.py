@@ -1,7 +1,7 @@
 """Run the experiments of the scorecard and write what came of them, with the date, into docs/reliability.md.
 
-    python tests/reliability/measure.py            # all rows; half an hour on two cores
-    python tests/reliability/measure.py A3 A4      # some rows; the others stay as they are
+    python tests/reliability/scorecard.py            # all rows; half an hour on two cores
+    python tests/reliability/scorecard.py A3 A4      # some rows; the others stay as they are
 
 Each row is a set of tests, slow ones included. A figure is what those tests counted, and a row with a failed test says so.
 """
@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- scorecard: written by tests/reliability/measure.py -->", "<!-- end of the scorecard -->"
+BEGIN, END = "<!-- scorecard: written by tests/reliability/scorecard.py -->", "<!-- end of the scorecard -->"
 KILLS = "tests/training/test_kills.py"
 FAULTS = "tests/runtime/test_checkpoint_faults.py"
 CHECKPOINT = "tests/runtime/test_checkpoint.py"
