@@ -9,9 +9,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from modelzoo.runtime.prepare import Prepared, prepared
+from modelzoo.runtime.tiers import tiers_of
 from modelzoo.sharded import held
 
-__all__ = ["Report", "UnitBytes", "report"]
+__all__ = ["Report", "TierReport", "UnitBytes", "report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,33 @@ class UnitBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class TierReport:
+    """What a rank's tiers did, in an average step where there was one."""
+
+    planned_bytes: int
+    """Peak of the model's values, slots and working copies in memory, as placed."""
+    resident_bytes: dict[str, int]
+    """In memory at its fullest, by kind, without what is put together for a moment."""
+    disk_bytes: int
+    read_bytes: dict[str, int]
+    written_bytes: dict[str, int]
+    waited_s: float
+    """Seconds in which the model waited for the disk or for an update."""
+
+    def lines(self) -> list[str]:
+        """Return it as lines of text."""
+        held_text = "  ".join(f"{name} {_size(count)}" for name, count in self.resident_bytes.items() if count)
+        lines = [
+            f"memory   {_size(sum(self.resident_bytes.values()))} of {_size(self.planned_bytes)} planned: {held_text}",
+            f"disk     {_size(self.disk_bytes)}, the model waited {1000 * self.waited_s:.1f} ms a step for it",
+        ]
+        for doing, counts in (("read", self.read_bytes), ("written", self.written_bytes)):
+            moved = "  ".join(f"{name} {_size(count)}" for name, count in counts.items() if count)
+            lines.append(f"{doing:<8} {moved or 'nothing'} a step")
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What `report` returns; `print` shows it as tables."""
 
@@ -42,6 +70,8 @@ class Report:
     sent_bytes: dict[str, int]
     """Of an average step, by kind: gather, reduce, replicate, tensor (see `Traffic`)."""
     units: tuple[UnitBytes, ...]
+    tiers: "TierReport | None" = None
+    """Of a model with tiers."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -57,6 +87,8 @@ class Report:
             lines.append(f"a step   {shares}   (average of {self.steps})")
             moved = "  ".join(f"{name} {_size(count)}" for name, count in self.sent_bytes.items())
             lines.append(f"sent     {moved or 'nothing'} a step by this rank")
+        if self.tiers is not None:
+            lines += self.tiers.lines()
         header = ("unit", "parameters", "whole", "parameters here", "gradients here", "moments here")
         rows = [
             (
@@ -94,6 +126,21 @@ def report(model: nn.Module, optimizer: Optimizer | None = None) -> Report:
         seconds=spent,
         sent_bytes={name: count // steps for name, count in known.traffic.sent_bytes.items()},
         units=tuple(_units(model, known, optimizer)),
+        tiers=_tiers(model, steps),
+    )
+
+
+def _tiers(model: nn.Module, steps: int) -> TierReport | None:
+    tiers = tiers_of(model)
+    if tiers is None:
+        return None
+    return TierReport(
+        planned_bytes=tiers.placement.memory_bytes,
+        resident_bytes=tiers.ledger.peak.to_json(),
+        disk_bytes=tiers.placement.disk_bytes,
+        read_bytes={kind: count // steps for kind, count in tiers.traffic.read_bytes.items()},
+        written_bytes={kind: count // steps for kind, count in tiers.traffic.written_bytes.items()},
+        waited_s=tiers.ring.worker.waited_s / steps,
     )
 
 

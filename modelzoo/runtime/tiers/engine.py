@@ -16,6 +16,7 @@ from modelzoo.errors import ConfigError
 from modelzoo.runtime.tiers.adamw import PIECE, Options, TieredAdamW
 from modelzoo.runtime.tiers.direct_file import Buffer, DirectFile
 from modelzoo.runtime.tiers.folder import TierFolder
+from modelzoo.runtime.tiers.ledger import Ledger, Resident
 from modelzoo.runtime.tiers.placement import Placement
 from modelzoo.runtime.tiers.ring import Gradients, Ring, filled
 from modelzoo.runtime.tiers.slots import Slot
@@ -59,6 +60,7 @@ class Tiers:
         self.units, self.when, self.placement, self.traffic = units, when, placement, traffic
         self._folder, self._files = folder, files
         self.ring = Ring(units, slot_count)
+        self.ledger = Ledger(units)
         self._piece: Buffer | None = None
         self._optimizer: TieredAdamW | None = None
         self._updates: list[Future[None]] = []
@@ -99,6 +101,8 @@ class Tiers:
         """Return a shard's values in a slot."""
         slot = self.ring.fetch(unit)
         slot.users += 1
+        if number == 0:
+            self.resident()
         self._in_use[self._index[id(unit)], number] = slot
         place = unit.places[number]
         count = torch.Size(place.padded).numel()
@@ -149,6 +153,7 @@ class Tiers:
             SaveError: A value could not be read or written.
         """
         self.ring.worker.check()
+        self.resident()
         for unit in self.units:
             if self.when == "in_backward":
                 if self._arrived.get(id(unit)):
@@ -287,10 +292,10 @@ class Tiers:
         where = self._folder.path if self._folder is not None else ""
         return f"{away} on disk ({where}), updated {self.when}" if away else "everything fits into memory; nothing is moved"
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the tiers themselves take now: slots and scratch."""
-        return self.ring.slots.size_bytes + self.ring.worker.size_bytes + (self._piece.size_bytes if self._piece is not None else 0)
+    def resident(self) -> Resident:
+        """Return what is in memory now; `ledger.peak` has the most that any step has seen."""
+        scratch = self.ring.worker.size_bytes + (self._piece.size_bytes if self._piece is not None else 0)
+        return self.ledger.count(slots=self.ring.slots.size_bytes, scratch=scratch)
 
     def close(self) -> None:
         """Stop the threads and remove the files; the model cannot be used any more."""
