@@ -16,7 +16,7 @@ from modelzoo.runtime.saver import CheckpointSaver
 from modelzoo.runtime.state import full_state, load_full_state, load_optimizer_state, model_tensors, optimizer_tensors
 from modelzoo.runtime.traffic import Traffic
 from modelzoo.runtime.units import find_units
-from modelzoo.sharded import full_tensor
+from modelzoo.sharded import full_tensor, local_values
 
 __all__ = [
     "CheckpointSaver",
@@ -42,6 +42,7 @@ __all__ = [
     "load_full_state",
     "load_model",
     "load_optimizer_state",
+    "local_values",
     "mark_agreed",
     "materialise",
     "model_tensors",

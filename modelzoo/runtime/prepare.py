@@ -8,14 +8,14 @@ whole batch has.
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -206,8 +206,33 @@ def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, conf
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
+            module.register_forward_hook(_check_output)
             # gloo has no pre-multiplied sum; a plain sum is exact on every backend
             module.set_force_sum_reduction_for_comms(True)
+
+
+def _check_output(module: nn.Module, args: Any, output: Any) -> None:
+    """Refuse an output in which torch finds no tensor: it would never add the gradients up.
+
+    Raises:
+        ConfigError: The forward returned something else than tensors in tuples, lists, dicts and dataclasses.
+    """
+    if torch.is_grad_enabled() and not _holds_tensor(output):
+        name = type(module).__name__.removeprefix("FSDP")
+        raise ConfigError(
+            f"{name}: its forward returned a {type(output).__name__}, in which no tensor is found; return a tensor, or tensors in "
+            "a tuple, list, dict or dataclass, so that gradients can be added up over the ranks"
+        )
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_tensor, value.values()))
+    if isinstance(value, tuple | list):
+        return any(map(_holds_tensor, value))
+    if is_dataclass(value):
+        return any(_holds_tensor(getattr(value, each.name)) for each in fields(value))
+    return isinstance(value, Tensor)
 
 
 def _holds_sharded(module: nn.Module) -> bool:

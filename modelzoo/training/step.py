@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 
 from modelzoo.data import collate, count_targets, micro_batches, split_among
 from modelzoo.errors import NonFiniteError
-from modelzoo.runtime import World, accumulating, clip_grad_norm, mark_agreed, prepared
-from modelzoo.sharded import local_values
+from modelzoo.runtime import World, accumulating, clip_grad_norm, local_values, mark_agreed, prepared
 from modelzoo.training.loss_scale import LossScale
 
 __all__ = ["Dataset", "MicroBatch", "StepResult", "build_micro_batches", "take_step"]

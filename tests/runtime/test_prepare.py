@@ -72,3 +72,28 @@ def test_non_finite_norm_scales_nothing():
 
 def test_no_gradients_have_no_norm():
     assert clip_grad_norm(build().parameters(), 1.0) == 0.0
+
+
+class _Opaque:
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+
+class _Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(2, 2)
+
+    def forward(self, hidden: torch.Tensor) -> _Opaque:
+        return _Opaque(self.map(hidden))
+
+
+def odd_output() -> None:
+    with connect(device="cpu") as world:
+        model = prepare(_Odd(), world)
+        with pytest.raises(ConfigError, match=r"_Odd: its forward returned a _Opaque, in which no tensor is found"):
+            model(torch.ones(1, 2))
+
+
+def test_an_output_without_tensors_is_refused_before_gradients_part():
+    run_distributed(odd_output, 2)
