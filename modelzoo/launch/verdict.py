@@ -91,9 +91,10 @@ def phase_of(board: Board, rank: int) -> str:
 def _blocks(cause: str, ended: Sequence[Ended], board: Board, rank: int) -> str:
     """Return the cause, then what other ranks said that is not the same, then what they wrote."""
     blocks = [cause]
+    core = _gist(cause).rpartition(" (in ")[0] or _gist(cause)
     for one in sorted(ended, key=lambda one: one.rank):
         note: Any = board.get(f"error/{one.rank}")
-        if one.rank != rank and isinstance(note, str) and _gist(note) not in _gist(cause):
+        if one.rank != rank and isinstance(note, str) and _gist(note) not in _gist(cause) and core not in note:
             blocks.append(f"  rank {one.rank}: {_gist(note)}")
         lines = one.errors.strip().splitlines()
         if one.code != 0 and lines and (note is None or "Traceback (most recent call last):" in lines):

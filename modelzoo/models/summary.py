@@ -79,7 +79,7 @@ def summarize(model: nn.Module, units: Sequence[nn.Module]) -> Summary:
     parameters = list(model.parameters())
     config = getattr(model, "task", None)
     return Summary(
-        title=f"{type(model).__name__}" + (f" for {config}" if config else ""),
+        title=type(model).__name__.removeprefix("FSDP") + (f" for {config}" if config else ""),
         parts=tuple(part for part in parts if part.parameters),
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
