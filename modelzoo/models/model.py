@@ -144,9 +144,7 @@ class Model(nn.Module):
                     own[name].copy_(value)
 
     @classmethod
-    def from_config(
-        cls, config: ModelConfig, task: Task = "base", *, lay_out: Callable[[nn.Module], object] | None = None
-    ) -> Self:
+    def from_config(cls, config: ModelConfig, task: Task = "base", *, lay_out: Callable[[nn.Module], object] | None = None) -> Self:
         """Return a model with fresh weights, drawn from torch's global generator.
 
         Args:
