@@ -66,14 +66,12 @@ def find_alternatives(
         fits = not other.memory_problems and (not other.disk_problems or bool(plan.disk_problems))
         if fits and (plan.memory_problems or other.peak_bytes < 0.98 * plan.peak_bytes or other.time.step < 0.98 * plan.time.step):
             found.append(Alternative(tuple(f"{key}={_shown(value)}" for key, value in changes.items()), other))
-    found.sort(key=lambda each: (each.plan.ranks, round(each.plan.time.step / plan.time.step, 2), each.plan.peak_bytes))
-    # of those with the same time and memory the shortest to type
-    seen: set[tuple[int, int, int]] = set()
-    kept = []
+    # a micro-batch as large as it can be: small products are slower than their number of operations says
+    found.sort(key=lambda each: (each.plan.ranks, round(each.plan.time.step / plan.time.step, 2), each.plan.work.micro_batches))
+    kept: list[Alternative] = []
     for each in found:
-        key = (each.plan.ranks, round(1e6 * each.plan.time.step), each.plan.peak_bytes)
-        if key not in seen:
-            seen.add(key)
+        # what is slower has to be smaller
+        if all(each.plan.peak_bytes < 0.98 * other.plan.peak_bytes for other in kept if other.plan.ranks <= each.plan.ranks):
             kept.append(each)
     return kept[:most]
 

@@ -109,7 +109,7 @@ def _time(plan: Plan) -> list[str]:
 def _choices(plan: Plan, alternatives: Sequence[Alternative]) -> list[str]:
     if not alternatives:
         return [] if plan.fits else ["           no other settings that were planned fit; use more ranks or a larger machine"]
-    lines = ["", "you could   each of these was planned and fits"]
+    lines = ["", f"you could   each of these was planned and fits{' into memory' if plan.disk_problems else ''}"]
     width = max(len(each.text) for each in alternatives)
     for each in alternatives:
         time = each.plan.time.step / plan.time.step - 1

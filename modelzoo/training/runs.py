@@ -27,6 +27,7 @@ from modelzoo.runtime import (
     report,
     seed_everything,
 )
+from modelzoo.runtime.memory import SHARED_LARGE_BYTES, give_back_at_once
 from modelzoo.runtime.tiers import tiers_of
 from modelzoo.training.attempt import attempt
 from modelzoo.training.evaluation import measure
@@ -137,6 +138,8 @@ def _train_and_finish(
     if settings.memory.is_used:
         evaluated = data.evaluation.dataset.lengths if data.evaluation is not None else ()
         reserved = reserved_bytes(settings, data.pretrained.skeleton(), data.train, world, evaluated=evaluated)
+    elif world.world_size > 1:
+        give_back_at_once(SHARED_LARGE_BYTES)
     plan = forecast(settings, data.pretrained.skeleton(), data.train, world) if world.is_main else None
     model = data.pretrained.load(layout(world, settings.parallel, settings.memory, reserved_bytes=reserved))
     tiers = tiers_of(model)
