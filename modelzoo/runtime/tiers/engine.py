@@ -73,6 +73,7 @@ class Tiers:
         }
         for unit in units:
             self._attach(unit, is_filled=is_filled)
+        self.ledger = Ledger(units)  # from here on: before, the values were on their way to where they live
 
     # -- what the model sees ---------------------------------------------------------------------------------------------------
 
