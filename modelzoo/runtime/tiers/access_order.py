@@ -22,7 +22,7 @@ class AccessOrder:
         """
         self._followed_by[self._last] = current
         place = self._last = (self._last[1], current)
-        expected = []
+        expected: list[int] = []
         while len(expected) < count and (following := self._followed_by.get(place)) is not None:
             expected.append(following)
             place = (place[1], following)

@@ -17,7 +17,7 @@ from modelzoo.runtime.prepare import prepared
 from modelzoo.runtime.process import World
 from modelzoo.runtime.tiers.direct_file import DirectFile
 from modelzoo.runtime.tiers.engine import Tiers
-from modelzoo.runtime.tiers.folder import TierFolder
+from modelzoo.runtime.tiers.folder import TierFolder, sweep_ranks
 from modelzoo.runtime.tiers.placement import Placement, Sizes, place_units
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, lay_down, open_regions
@@ -119,8 +119,10 @@ def _open(
         state = Path(memory.disk.path)
         limit = None
         if memory.disk.budget not in (None, "auto"):
-            filesystem = os.statvfs(state if state.exists() else Path.cwd())
+            filesystem = os.statvfs(next(each for each in (state.absolute(), *state.absolute().parents) if each.exists()))
             limit = parse_size(str(memory.disk.budget), filesystem.f_blocks * filesystem.f_frsize)
+        if world.is_main:
+            sweep_ranks(state, world.world_size)
         folder = TierFolder(state, world.rank, placement.disk_bytes, limit)
     made = []
     traffic = DiskTraffic()

@@ -301,6 +301,9 @@ class Tiers:
     def close(self) -> None:
         """Stop the threads and remove the files; the model cannot be used any more."""
         self.ring.worker.close()
+        self.ring.slots.clear()
+        for unit in self.units:
+            unit.regions.clear()
         for file in self._files:
             file.close()
         if self._folder is not None:

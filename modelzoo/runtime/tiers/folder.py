@@ -1,5 +1,6 @@
 """The folder of the disk tier: a lock against a second run, a sweep after a crash, room checked first."""
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from modelzoo.errors import ConfigError, SaveError
 from modelzoo.runtime.publish import readable_size
 
-__all__ = ["TierFolder"]
+__all__ = ["TierFolder", "sweep_ranks"]
 
 SUFFIX = ".tier"
 MARGIN_SHARE = 0.02
@@ -80,3 +81,17 @@ class TierFolder:
                 f"{self.path}: disk tier: needs {readable_size(needed)}, found {readable_size(free)} free; free some or give "
                 "another memory.disk.path"
             )
+
+
+def sweep_ranks(path: Path, world_size: int) -> None:
+    """Remove what ranks that this run does not have left behind when they were killed; those of a run that is alive stay.
+
+    Args:
+        path: The folder of all ranks.
+        world_size: Of this run.
+    """
+    for folder in path.glob("rank-*"):
+        rank = folder.name.removeprefix("rank-")
+        if rank.isdecimal() and int(rank) >= world_size and any(folder.glob(f"*{SUFFIX}")):
+            with contextlib.suppress(ConfigError):  # in use
+                TierFolder(path, int(rank), 0, None).close()

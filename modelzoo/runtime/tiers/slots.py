@@ -86,6 +86,11 @@ class Slots:
             slot.unit = None
         self.oversized.pop(id(unit), None)
 
+    def clear(self) -> None:
+        """Let go of all memory."""
+        self.slots.clear()
+        self.oversized.clear()
+
     @property
     def size_bytes(self) -> int:
         """Memory that is in use now."""

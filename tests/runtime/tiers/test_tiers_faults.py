@@ -20,7 +20,7 @@ from modelzoo.runtime import World, clip_grad_norm, connect, prepare
 from modelzoo.runtime.memory import total_bytes
 from modelzoo.runtime.tiers import attach_tiers, place_units, sizes_of
 from modelzoo.runtime.tiers.direct_file import Buffer, DirectFile
-from modelzoo.runtime.tiers.folder import TierFolder
+from modelzoo.runtime.tiers.folder import TierFolder, sweep_ranks
 
 PLAN = Plan(layout="everything", when="deferred")
 
@@ -118,6 +118,17 @@ def test_what_a_killed_run_left_is_swept_and_nothing_else(tmp_path: Path) -> Non
     (tmp_path / "rank-0" / "notes.txt").write_text("mine")
     TierFolder(tmp_path, 0, 10, None).close()
     assert sorted(path.name for path in (tmp_path / "rank-0").iterdir()) == ["lock", "notes.txt"]
+
+
+def test_ranks_that_a_smaller_run_does_not_have_are_swept_unless_they_live(tmp_path: Path) -> None:
+    for rank in (1, 2, 3):
+        (tmp_path / f"rank-{rank}").mkdir()
+        (tmp_path / f"rank-{rank}" / "unit-0.tier").write_bytes(bytes(10))
+    living = TierFolder(tmp_path, 3, 10, None)
+    living.file("unit-0").write_bytes(bytes(10))
+    sweep_ranks(tmp_path, 2)
+    assert sorted(path.parent.name for path in tmp_path.rglob("*.tier")) == ["rank-1", "rank-3"]
+    living.close()
 
 
 def test_a_disk_budget_that_is_too_small_and_a_disk_without_room_are_refused_with_both_sizes(
