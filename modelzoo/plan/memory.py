@@ -10,8 +10,8 @@ the peak is the largest of
                          and its gradients on their way to other ranks
     the evaluation       scores of its tokens
 
-Working copies are `fully_shard`'s: a block put together and the next one on its way, and what is in
-no block all the time (ZeRO 3); below level 3 everything. With tiers it is the formula of `place_units`.
+Working copies are `fully_shard`'s: a block put together, the next one as it came and as it is laid out, and what
+is in no block all the time (ZeRO 3); below level 3 everything. With tiers it is the formula of `place_units`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -176,7 +176,7 @@ def _plain_lines(model: ModelParts, work: Workload, cut: Cut, moment: Moment, us
     size = work.value_bytes
     if cut.config.zero == 3:
         lines.append(
-            Line("working copies", size * (2 * block + rest), f"(2 x {block:,} of a block + {rest:,} in no block) x {size} bytes")
+            Line("working copies", size * (3 * block + rest), f"(3 x {block:,} of a block + {rest:,} in no block) x {size} bytes")
         )
     else:
         lines.append(Line("working copies", size * everything, f"{everything:,} x {size} bytes, whole below parallel.zero=3"))

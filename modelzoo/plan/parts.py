@@ -223,7 +223,7 @@ def _parts(model: nn.Module, block: nn.Module) -> Iterator[Part]:
             _, inner, hidden = experts.gate.shape
             yield MixturePart(hidden, inner, experts.num_experts, module.router.top_k, _dropout(parent))
             if module.shared is not None:
-                yield _feed_forward(module.shared.feed_forward, 0.0, shares_input=True)  # type: ignore[arg-type, union-attr]  # a SharedExpert
+                yield _feed_forward(module.shared.feed_forward, 0.0, shares_input=True)  # type: ignore[arg-type]  # a SharedExpert
         elif isinstance(module, FeedForward) and id(module) not in in_mixture:
             shares = isinstance(block, ParallelBlock) and block.feed_forward_norm is None
             yield _feed_forward(module, _dropout(parent), shares_input=shares)

@@ -66,7 +66,7 @@ def test_states_are_cut_by_the_level(zero: int) -> None:
     # below level 2 accumulated gradients are whole
     assert lines["gradients"] == pytest.approx(4 * model.numel / (parts if zero > 1 else 1), rel=0.02)
     block = model.blocks[0].numel
-    copies = 2 * block + model.units[-1].numel if zero == 3 else model.numel
+    copies = 3 * block + model.units[-1].numel if zero == 3 else model.numel
     assert lines["working copies"] == 4 * copies
 
 
