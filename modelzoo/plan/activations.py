@@ -58,6 +58,7 @@ def unit_activations(model: ModelParts, work: Workload, *, tensor: int = 1) -> l
         work: Of a rank.
         tensor: Ranks that compute a sample together.
     """
+    work = work.behind(model.prompt_tokens)
     period = recompute_period(work.recompute) if not work.recompute.startswith("products") else 1
     found = []
     blocks = model.blocks
@@ -88,8 +89,9 @@ def head_activations(model: ModelParts, work: Workload, *, tensor: int = 1) -> t
         work: Of a rank.
         tensor: Ranks that share the vocabulary.
     """
+    scored, work = work, work.behind(model.prompt_tokens)
     value, tokens, hidden = work.value_bytes, work.batch_tokens, model.hidden_size
-    targets = work.target_tokens if model.has_decoder else tokens
+    targets = scored.target_tokens if model.has_decoder else scored.batch_tokens
     inputs = tokens + (targets if model.has_decoder else 0)
     embedding = {
         "embeddings": 8 * inputs * (2 if model.family in ("gpt2", "opt") else 1)
@@ -104,7 +106,7 @@ def head_activations(model: ModelParts, work: Workload, *, tensor: int = 1) -> t
     embedding["positions"] = _positions(model, work, tensor)
     if model.has_decoder:
         embedding["context"] = value * tokens * hidden + tokens * hidden * (1 if model.embedding_dropout else 0)
-    scores, moment = _scores(model, work, targets, tensor)
+    scores, moment = _scores(model, scored, targets, tensor)
     first = UnitActivations(sum(embedding.values()), 0, value * tokens * hidden, embedding)
     kept = norms | scores
     return first, UnitActivations(sum(kept.values()), moment, value * targets * hidden, kept)
@@ -130,7 +132,7 @@ def _positions(model: ModelParts, work: Workload, tensor: int) -> int:
 
 def _scores(model: ModelParts, work: Workload, targets: int, tensor: int) -> tuple[dict[str, int], int]:
     """Return what the loss keeps, and what it holds for a moment beside."""
-    value, hidden, words = work.value_bytes, model.hidden_size, -(-model.vocab_size // tensor)
+    value, hidden, words = work.value_bytes, model.table_size, -(-model.vocab_size // tensor)
     if not model.is_language_model:
         rows = work.rows if model.task == "classification" else targets
         return {"logits": rows * (value * hidden + 4 * model.num_labels)}, 3 * 4 * rows * model.num_labels

@@ -112,6 +112,10 @@ class ModelParts:
     """Whether that loss never holds the scores of all tokens."""
     reads_one_token: bool
     """Whether the last block computes one token a row alone (a classifier)."""
+    table_size: int
+    """Width of the token table, which may not be the blocks'."""
+    prompt_tokens: int
+    """Learned tokens before every row (CPM-3, CPM-Ant)."""
 
     @property
     def blocks(self) -> tuple[UnitParts, ...]:
@@ -176,6 +180,8 @@ def read_parts(model: Model) -> ModelParts:
         is_language_model=model.task in ("masked_lm", "causal_lm", "seq2seq_lm"),
         scores_chunks=model.task in ("causal_lm", "seq2seq_lm"),
         reads_one_token=model.task == "classification" and not has_both,
+        table_size=int(getattr(getattr(embeddings, "token", None), "embedding_dim", config.hidden_size)),
+        prompt_tokens=int(getattr(config, "prompt_length", 0)),
     )
 
 

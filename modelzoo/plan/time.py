@@ -98,6 +98,7 @@ def plan_time(model: ModelParts, work: Workload, cut: Cut, traffic: TrafficPlan,
 def _step_work(model: ModelParts, work: Workload, cut: Cut) -> _Work:
     """Return the work of a rank's step: that of its tokens, attention by the rows of the largest micro-batch."""
     total = _Work()
+    scored, work = work.step_tokens, work.behind(model.prompt_tokens)
     tokens = work.step_tokens
     targets = tokens * work.target_tokens / max(work.batch_tokens, 1)
     is_twice = _computed_again(work, len(model.blocks))
@@ -110,7 +111,7 @@ def _step_work(model: ModelParts, work: Workload, cut: Cut) -> _Work:
         only = model.reads_one_token and number == len(model.blocks) - 1
         queries = own * work.rows / max(sum(lengths), 1) if only else own
         _add(total, unit, work, (own, queries, pairs), is_twice[number], cut.tensor)
-    _add_scores(total, model, work, targets if model.has_decoder else tokens, cut.tensor)
+    _add_scores(total, model, work, targets if model.has_decoder else scored, cut.tensor)
     return total
 
 
@@ -172,6 +173,6 @@ def _add_scores(total: _Work, model: ModelParts, work: Workload, targets: float,
         return
     scored = targets * (MASKED_SHARE if model.task == "masked_lm" else 1.0)
     words = model.vocab_size / tensor
-    total.products += 6.0 * scored * model.hidden_size * words
+    total.products += 6.0 * scored * model.table_size * words
     # scores, float32 copies, log-softmax, and the same way back: 6 passes in float32 and 3 in the compute dtype
     total.moved += scored * words * (24 + 3 * work.value_bytes)

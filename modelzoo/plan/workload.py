@@ -1,5 +1,6 @@
 """What one rank computes in a step: rows, tokens and micro-batches, and in which form."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,17 @@ class Workload:
     def step_tokens(self) -> float:
         """Tokens of a rank's step."""
         return self.tokens or float(self.batch_tokens * self.micro_batches)
+
+    def behind(self, prompt_tokens: int) -> "Workload":
+        """Return the same rows behind a prompt.
+
+        Args:
+            prompt_tokens: Of each row.
+        """
+        if not prompt_tokens:
+            return self
+        lengths = tuple(length + prompt_tokens for length in self.lengths)
+        return dataclasses.replace(self, lengths=lengths, tokens=self.tokens * sum(lengths) / max(self.batch_tokens, 1))
 
     @property
     def value_bytes(self) -> int:

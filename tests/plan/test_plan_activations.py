@@ -1,16 +1,22 @@
 """The closed forms of activations against what a forward really leaves alive: within 10 % (they are within 5)."""
 
+import dataclasses
+
 import pytest
 import torch
 from counted import kept_bytes
 from torch import Tensor
 
+from modelzoo.config import ParallelConfig
+from modelzoo.layers import skip_initialization
+from modelzoo.models.auto import FAMILIES, model_class
 from modelzoo.models.bert import Bert, BertConfig
 from modelzoo.models.gpt2 import GPT2, GPT2Config
 from modelzoo.models.llama import Llama, LlamaConfig
 from modelzoo.models.mixtral import Mixtral, MixtralConfig
 from modelzoo.models.model import Model
 from modelzoo.models.t5 import T5, T5Config
+from modelzoo.plan import KNOWN, plan_workload
 from modelzoo.plan.activations import head_activations, unit_activations
 from modelzoo.plan.parts import read_parts
 from modelzoo.plan.workload import Workload
@@ -97,6 +103,31 @@ def test_activations_in_bfloat16(name: str) -> None:
 def test_activations_of_a_masked_language_model(how: str) -> None:
     predicted, counted = compare(build("bert", 0.1, "masked_lm"), (56, 56), how)
     assert predicted == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.parametrize("family", ["roberta", "electra", "opt", "qwen3", "minicpm", "mt5", "cpm1", "cpm2", "cpm3", "cpmant"])
+def test_activations_of_other_families(family: str) -> None:
+    cls = model_class(family)
+    known = {field.name for field in dataclasses.fields(cls.config_class)}
+    sizes = SIZES | {"intermediate_size": 192, "max_positions": 128, "num_decoder_layers": 2, "head_size": 16, "prompt_length": 4}
+    sizes |= {"embedding_size": 64, "word_size": 32, "num_key_value_heads": 2}
+    config = cls.config_class(**{name: value for name, value in sizes.items() if name in known})
+    model = cls(config, next(task for task in ("causal_lm", "seq2seq_lm", "classification") if task in cls.tasks))
+    model.init_weights()
+    predicted, counted = compare(model, SHAPES["mixed"], "none")
+    assert predicted == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_be_planned(family: str) -> None:
+    cls = model_class(family)
+    with torch.device("meta"), skip_initialization():
+        model = cls(cls.config_class(), cls.tasks[0])
+    parts = read_parts(model)
+    assert parts.numel == sum(parameter.numel() for parameter in model.parameters())
+    plan = plan_workload(parts, Workload(lengths=(64, 32)), ParallelConfig(data_shard=2, zero=3), KNOWN["a100-80gb"], ranks=2)
+    assert plan.peak_bytes > 8 * parts.numel
+    assert 0 < plan.time.step < 60
 
 
 def test_activations_of_a_mixture_of_experts() -> None:
