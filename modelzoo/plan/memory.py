@@ -25,7 +25,7 @@ from modelzoo.plan.layout import Cut
 from modelzoo.plan.machine import Machine
 from modelzoo.plan.parts import ModelParts
 from modelzoo.plan.workload import Workload
-from modelzoo.runtime.publish import readable_size
+from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.tiers.placement import Placement, place_units
 
 __all__ = ["Line", "MemoryPlan", "Moment", "plan_memory"]

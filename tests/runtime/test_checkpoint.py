@@ -144,8 +144,8 @@ def test_manifest_with_any_flipped_byte_is_refused(tmp_path, world):
 
 
 def test_hostile_file_names_in_a_manifest_are_refused(tmp_path, world):
-    from modelzoo.runtime.manifest import MANIFEST, Manifest, manifest_text, read_manifest
-    from modelzoo.runtime.tensors import WrittenFile
+    from modelzoo.runtime.checkpoints.manifest import MANIFEST, Manifest, manifest_text, read_manifest
+    from modelzoo.runtime.checkpoints.tensors import WrittenFile
 
     for name in ("../secret", "/etc/passwd", "a/b", ""):
         manifest = Manifest(step=1, world_size=1, config_hash="", data_fingerprint="", files={name: WrittenFile(1, "")})

@@ -19,7 +19,7 @@ from modelzoo.runtime import (
     read_manifest,
     save_checkpoint,
 )
-from modelzoo.runtime.reading import StateReader
+from modelzoo.runtime.checkpoints.reading import StateReader
 
 IDENTITY = Identity("config", "data")
 

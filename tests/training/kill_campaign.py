@@ -13,7 +13,7 @@ from tiny_runs import settings_for
 
 from modelzoo.errors import CheckpointError
 from modelzoo.runtime import find_latest, read_manifest
-from modelzoo.runtime.reading import StateReader
+from modelzoo.runtime.checkpoints.reading import StateReader
 from modelzoo.training import SilentProgress, resume, train
 from modelzoo.training.records import read_records
 

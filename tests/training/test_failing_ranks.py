@@ -13,7 +13,7 @@ from tiny_runs import settings_for
 from modelzoo.errors import ModelZooError, NonFiniteError, RankError, SaveError
 from modelzoo.launch import BOARD_VARIABLE
 from modelzoo.runtime import World, agree, connect, failing_together, find_latest, raise_together
-from modelzoo.runtime.checkpoint import Identity, save_checkpoint
+from modelzoo.runtime.checkpoints.checkpoint import Identity, save_checkpoint
 from modelzoo.training import SilentProgress, resume, train
 
 TIMEOUT_S = 4.0
@@ -277,7 +277,7 @@ def test_save_on_one_rank_alone_is_refused_naming_the_others(tmp_path):
 
 
 def full_disk_on_one_rank(folder: str) -> None:
-    from modelzoo.runtime import saving
+    from modelzoo.runtime.checkpoints import saving
 
     if os.environ["RANK"] == "1":
 

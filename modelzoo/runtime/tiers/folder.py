@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from modelzoo.errors import ConfigError, SaveError
-from modelzoo.runtime.publish import readable_size
+from modelzoo.runtime.checkpoints.publish import readable_size
 
 __all__ = ["TierFolder", "sweep_ranks"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from modelzoo.errors import ConfigError
-from modelzoo.runtime.publish import readable_size
+from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.tiers.adamw import PIECE
 from modelzoo.runtime.tiers.unit import KINDS, Home, Kind
 from modelzoo.runtime.tiers.worker import WORKERS

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from modelzoo.errors import RankError, SaveError
 from modelzoo.runtime.agreement import mark_agreed, raise_together
-from modelzoo.runtime.manifest import Part, StoredTensor
+from modelzoo.runtime.checkpoints.manifest import Part, StoredTensor
+from modelzoo.runtime.checkpoints.tensors import DTYPE_CODES
 from modelzoo.runtime.process import World
-from modelzoo.runtime.tensors import DTYPE_CODES
 from modelzoo.sharded import is_sharded, local_box
 
 __all__ = ["OF_EACH_RANK", "Held", "Kinds", "SavePlan", "file_name", "plan_save"]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from modelzoo.errors import CheckpointError
-from modelzoo.runtime.manifest import MANIFEST, Manifest
-from modelzoo.runtime.tensors import TensorReader, TensorSpec
+from modelzoo.runtime.checkpoints.manifest import MANIFEST, Manifest
+from modelzoo.runtime.checkpoints.tensors import TensorReader, TensorSpec
 
 __all__ = ["STATE", "StateReader", "read_state"]
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from modelzoo.errors import ModelZooError, SaveError
 from modelzoo.runtime.agreement import raise_together
-from modelzoo.runtime.durable import WrittenFile
-from modelzoo.runtime.manifest import MANIFEST, Manifest, manifest_text
-from modelzoo.runtime.plan import Kinds, SavePlan, file_name
+from modelzoo.runtime.checkpoints.division import Kinds, SavePlan, file_name
+from modelzoo.runtime.checkpoints.durable import WrittenFile
+from modelzoo.runtime.checkpoints.manifest import MANIFEST, Manifest, manifest_text
+from modelzoo.runtime.checkpoints.publish import check_space, make_temporary, publish, readable_size, write_text
+from modelzoo.runtime.checkpoints.reading import STATE
+from modelzoo.runtime.checkpoints.tensors import write_tensors
 from modelzoo.runtime.process import World
-from modelzoo.runtime.publish import check_space, make_temporary, publish, readable_size, write_text
-from modelzoo.runtime.reading import STATE
-from modelzoo.runtime.tensors import write_tensors
 from modelzoo.sharded import held
 
 __all__ = ["Save", "begin_save"]

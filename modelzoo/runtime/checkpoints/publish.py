@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from modelzoo.errors import SaveError
-from modelzoo.runtime.durable import DurableFile, WrittenFile
+from modelzoo.runtime.checkpoints.durable import DurableFile, WrittenFile
 
 __all__ = [
     "check_space",

@@ -14,14 +14,12 @@ from torch.optim import Optimizer
 
 from modelzoo.errors import CheckpointError
 from modelzoo.runtime.agreement import raise_together
-from modelzoo.runtime.manifest import Manifest, read_manifest
-from modelzoo.runtime.plan import OF_EACH_RANK, plan_save
-from modelzoo.runtime.process import World
-from modelzoo.runtime.random_state import collect_random_state, restore_random_state, seed_from
-from modelzoo.runtime.reading import StateReader, read_state
-from modelzoo.runtime.retention import verified
-from modelzoo.runtime.saving import Save, begin_save
-from modelzoo.runtime.state import (
+from modelzoo.runtime.checkpoints.division import OF_EACH_RANK, plan_save
+from modelzoo.runtime.checkpoints.manifest import Manifest, read_manifest
+from modelzoo.runtime.checkpoints.reading import StateReader, read_state
+from modelzoo.runtime.checkpoints.retention import verified
+from modelzoo.runtime.checkpoints.saving import Save, begin_save
+from modelzoo.runtime.checkpoints.state import (
     check_model,
     check_optimizer,
     load_full_state,
@@ -29,6 +27,8 @@ from modelzoo.runtime.state import (
     model_tensors,
     optimizer_tensors,
 )
+from modelzoo.runtime.process import World
+from modelzoo.runtime.random_state import collect_random_state, restore_random_state, seed_from
 
 __all__ = ["Identity", "load_checkpoint", "load_model", "prepare_save", "save_checkpoint"]
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 
 from modelzoo.errors import CheckpointError
-from modelzoo.runtime.durable import WrittenFile, file_sha256
+from modelzoo.runtime.checkpoints.durable import WrittenFile, file_sha256
 
 __all__ = ["MANIFEST", "Manifest", "Part", "StoredTensor", "check_files", "manifest_text", "read_manifest"]
 

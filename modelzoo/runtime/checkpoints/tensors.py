@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from modelzoo.errors import CheckpointError
-from modelzoo.runtime.durable import DurableFile, WrittenFile
+from modelzoo.runtime.checkpoints.durable import DurableFile, WrittenFile
 from modelzoo.sharded import local_values
 
 __all__ = ["DTYPE_CODES", "TensorReader", "TensorSpec", "specs_of", "write_tensors"]

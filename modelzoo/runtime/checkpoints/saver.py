@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from modelzoo.runtime.checkpoint import Identity, prepare_save
+from modelzoo.runtime.checkpoints.checkpoint import Identity, prepare_save
+from modelzoo.runtime.checkpoints.publish import readable_size
+from modelzoo.runtime.checkpoints.retention import retain
+from modelzoo.runtime.checkpoints.saving import Save
 from modelzoo.runtime.memory import free_bytes
 from modelzoo.runtime.process import World
-from modelzoo.runtime.publish import readable_size
-from modelzoo.runtime.retention import retain
-from modelzoo.runtime.saving import Save
 from modelzoo.sharded import is_away
 
 __all__ = ["CheckpointSaver"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from modelzoo.errors import CheckpointError
-from modelzoo.runtime.manifest import MANIFEST, Manifest, check_files, read_manifest
+from modelzoo.runtime.checkpoints.manifest import MANIFEST, Manifest, check_files, read_manifest
+from modelzoo.runtime.checkpoints.publish import remove_folder, set_damaged_aside
 from modelzoo.runtime.process import World
-from modelzoo.runtime.publish import remove_folder, set_damaged_aside
 
 __all__ = ["Found", "find_latest", "retain", "set_aside", "step_folders", "verified"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from modelzoo.errors import CheckpointError, listing
-from modelzoo.runtime.tensors import TensorSpec, specs_of
+from modelzoo.runtime.checkpoints.tensors import TensorSpec, specs_of
 from modelzoo.sharded import full_tensor, held, is_away, is_sharded, local_box, write_local
 
 __all__ = [
