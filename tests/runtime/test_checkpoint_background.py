@@ -15,16 +15,15 @@ from modelzoo.runtime import (
     CheckpointSaver,
     Identity,
     connect,
-    durable,
     find_latest,
     load_checkpoint,
     model_tensors,
     optimizer_tensors,
     prepare,
-    saver,
     step_folders,
     sweep,
 )
+from modelzoo.runtime.checkpoints import durable, saver
 
 IDENTITY = Identity("config", "data")
 

@@ -13,7 +13,8 @@ from distributed import run_distributed
 from saved_models import assert_newest_is, save, trained
 
 from modelzoo.errors import SaveError
-from modelzoo.runtime import connect, durable, find_latest, prepare, retain, saving, sweep
+from modelzoo.runtime import connect, find_latest, prepare, retain, sweep
+from modelzoo.runtime.checkpoints import durable, saving
 
 STEPS_OF_PUBLISHING = [
     (os, "fsync"),

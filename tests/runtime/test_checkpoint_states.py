@@ -119,7 +119,7 @@ def test_retention_never_removes_the_last_good_one(tmp_path, world, damage, keep
 
 
 def test_retention_that_cannot_remove_goes_on(tmp_path, world, monkeypatch, caplog):
-    from modelzoo.runtime import retention
+    from modelzoo.runtime.checkpoints import retention
 
     for number in (1, 2, 3):
         save(tmp_path, number, world, *trained(number))

@@ -5,7 +5,8 @@ from test_runs import StopAt, assert_same_end
 from tiny_runs import settings_for
 
 from modelzoo.errors import SaveError
-from modelzoo.runtime import durable, find_latest
+from modelzoo.runtime import find_latest
+from modelzoo.runtime.checkpoints import durable
 from modelzoo.training import SilentProgress, resume, train
 
 
