@@ -22,8 +22,8 @@ from modelzoo.layers import (
     TransformerBlock,
 )
 from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
-from modelzoo.models.encoder_parts import EncoderConfig
 from modelzoo.models.heads import LinearHead
+from modelzoo.models.image_config import ImageConfig
 from modelzoo.models.losses import cross_entropy
 from modelzoo.models.model import Model, ModelOutput
 from modelzoo.models.targets import require_label_kind, targets
@@ -32,15 +32,13 @@ __all__ = ["Dinov2", "Dinov2Config", "Dinov2Embeddings", "LayerScale"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dinov2Config(EncoderConfig):
+class Dinov2Config(ImageConfig):
     """Sizes and options of a DINOv2; the defaults are dinov2-base's with positions for images of 224 pixels."""
 
     image_size: tuple[int, int] = (224, 224)
     """Height and width, in pixels and equal, of the images that the table of positions is for."""
     patch_size: tuple[int, int] = (14, 14)
     """Height and width of a patch, in pixels and equal; what is left over at the right and the bottom is not seen."""
-    num_channels: int = 3
-    """Colours of a pixel."""
     width_ratio: int = 4
     """Width of the feed-forward network, in hidden sizes; see `feed_forward_size`."""
     is_gated: bool = False
@@ -51,28 +49,12 @@ class Dinov2Config(EncoderConfig):
     """Whether there is an embedding that stands for hidden patches in pretraining."""
     norm_eps: float = 1e-6
     """Added to the variance in every norm."""
-    hidden_dropout: float = 0.0
-    """Probability of dropping a feature after the embeddings."""
-    attention_dropout: float = 0.0
-    """Probability of dropping an attention weight."""
-    attention_bias: bool = True
-    """Whether query, key and value have a bias."""
     intermediate_size: int = dataclasses.field(default=1, init=False)
     """It follows from other fields: see `feed_forward_size`."""
-    vocab_size: int = dataclasses.field(default=1, init=False)
-    """An image has no token ids."""
-    pad_token_id: int | None = dataclasses.field(default=None, init=False)
-    """An image has no padding."""
-    tie_word_embeddings: bool = dataclasses.field(default=False, init=False)
-    """There is no token table."""
-    classifier_dropout: float | None = dataclasses.field(default=0.0, init=False)
-    """The classifier has none."""
-    max_positions: int = dataclasses.field(default=1, init=False)
-    """Positions follow from the sizes of image and patch: see `table_size`."""
 
     def __post_init__(self) -> None:
         """Check the values."""
-        EncoderConfig.__post_init__(self)
+        ImageConfig.__post_init__(self)
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
             if len(value) != 2 or min(value) < 1 or value[0] != value[1]:

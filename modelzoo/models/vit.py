@@ -1,6 +1,5 @@
 """ViT (Dosovitskiy et al., 2021): a pre-norm encoder of an image's patches, with a class token in front."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,8 +18,8 @@ from modelzoo.layers import (
     TransformerBlock,
     activation,
 )
-from modelzoo.models.encoder_parts import EncoderConfig
 from modelzoo.models.heads import LinearHead, Pooler
+from modelzoo.models.image_config import ImageConfig
 from modelzoo.models.losses import cross_entropy
 from modelzoo.models.model import Model, ModelOutput
 from modelzoo.models.patch_embeddings import PatchEmbeddings
@@ -30,39 +29,21 @@ __all__ = ["ViT", "ViTConfig"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ViTConfig(EncoderConfig):
+class ViTConfig(ImageConfig):
     """Sizes and options of a ViT; the defaults are vit-base-patch16-224's."""
 
     image_size: tuple[int, int] = (224, 224)
     """Height and width of an image, in pixels."""
     patch_size: tuple[int, int] = (16, 16)
     """Height and width of a patch, in pixels; what is left over at the right and the bottom is not seen."""
-    num_channels: int = 3
-    """Colours of a pixel."""
-    hidden_dropout: float = 0.0
-    """Probability of dropping a feature after the embeddings and after every sublayer."""
-    attention_dropout: float = 0.0
-    """Probability of dropping an attention weight."""
-    attention_bias: bool = True
-    """Whether query, key and value have a bias."""
     pooler_size: int = 768
     """Width of the pooler's output."""
     pooler_activation: str = "tanh"
     """Of the pooler, by Hugging Face's name."""
-    vocab_size: int = dataclasses.field(default=1, init=False)
-    """An image has no token ids."""
-    pad_token_id: int | None = dataclasses.field(default=None, init=False)
-    """An image has no padding."""
-    tie_word_embeddings: bool = dataclasses.field(default=False, init=False)
-    """There is no token table."""
-    classifier_dropout: float | None = dataclasses.field(default=0.0, init=False)
-    """The classifier has none."""
-    max_positions: int = dataclasses.field(default=1, init=False)
-    """Positions follow from the sizes of image and patch: see `num_patches`."""
 
     def __post_init__(self) -> None:
         """Check the values."""
-        EncoderConfig.__post_init__(self)
+        ImageConfig.__post_init__(self)
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
             if len(value) != 2 or min(value) < 1:
