@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.prepare import Prepared, prepared
 from modelzoo.runtime.tiers import tiers_of
-from modelzoo.sharded import held
+from modelzoo.sharded import held, is_away
 
 __all__ = ["Report", "TierReport", "UnitBytes", "report"]
 
@@ -26,7 +27,7 @@ class UnitBytes:
     whole_bytes: int
     """Of its parameters when they are put together."""
     parameter_bytes: int
-    """Of this rank's part of them."""
+    """Of this rank's part of them; what is on disk counts nothing here and below."""
     gradient_bytes: int
     moment_bytes: int
 
@@ -47,13 +48,14 @@ class TierReport:
 
     def lines(self) -> list[str]:
         """Return it as lines of text."""
-        held_text = "  ".join(f"{name} {_size(count)}" for name, count in self.resident_bytes.items() if count)
+        held_text = "  ".join(f"{name} {readable_size(count)}" for name, count in self.resident_bytes.items() if count)
+        total = sum(self.resident_bytes.values())
         lines = [
-            f"memory   {_size(sum(self.resident_bytes.values()))} of {_size(self.planned_bytes)} planned: {held_text}",
-            f"disk     {_size(self.disk_bytes)}, the model waited {1000 * self.waited_s:.1f} ms a step for it",
+            f"memory   {readable_size(total)} of {readable_size(self.planned_bytes)} planned: {held_text}",
+            f"disk     {readable_size(self.disk_bytes)}, the model waited {1000 * self.waited_s:.1f} ms a step for it",
         ]
         for doing, counts in (("read", self.read_bytes), ("written", self.written_bytes)):
-            moved = "  ".join(f"{name} {_size(count)}" for name, count in counts.items() if count)
+            moved = "  ".join(f"{name} {readable_size(count)}" for name, count in counts.items() if count)
             lines.append(f"{doing:<8} {moved or 'nothing'} a step")
         return lines
 
@@ -85,7 +87,7 @@ class Report:
             total = sum(self.seconds.values()) or 1.0
             shares = "  ".join(f"{name} {1000 * spent:.1f} ms ({spent / total:.0%})" for name, spent in self.seconds.items())
             lines.append(f"a step   {shares}   (average of {self.steps})")
-            moved = "  ".join(f"{name} {_size(count)}" for name, count in self.sent_bytes.items())
+            moved = "  ".join(f"{name} {readable_size(count)}" for name, count in self.sent_bytes.items())
             lines.append(f"sent     {moved or 'nothing'} a step by this rank")
         if self.tiers is not None:
             lines += self.tiers.lines()
@@ -94,7 +96,10 @@ class Report:
             (
                 unit.name,
                 f"{unit.parameters:,}",
-                *(_size(count) for count in (unit.whole_bytes, unit.parameter_bytes, unit.gradient_bytes, unit.moment_bytes)),
+                *(
+                    readable_size(count)
+                    for count in (unit.whole_bytes, unit.parameter_bytes, unit.gradient_bytes, unit.moment_bytes)
+                ),
             )
             for unit in self.units
         ]
@@ -102,7 +107,7 @@ class Report:
 
 
 def report(model: nn.Module, optimizer: Optimizer | None = None) -> Report:
-    """Return what a model's layout holds and did since it was prepared, or since `clear`. Not collective: it is this rank's.
+    """Return what a model's layout holds and did since it was prepared. Not collective: it is this rank's.
 
     Args:
         model: After `prepare`; a plain model has a unit table and no steps.
@@ -164,10 +169,14 @@ def _count(name: str, parameters: Sequence[nn.Parameter], optimizer: Optimizer |
         name=name,
         parameters=sum(parameter.numel() for parameter in parameters),
         whole_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-        parameter_bytes=sum(held(parameter).nbytes for parameter in parameters),
-        gradient_bytes=sum(held(gradient).nbytes for gradient in gradients),
-        moment_bytes=sum(held(moment).nbytes for moment in moments),
+        parameter_bytes=sum(_bytes_here(parameter) for parameter in parameters),
+        gradient_bytes=sum(_bytes_here(gradient) for gradient in gradients),
+        moment_bytes=sum(_bytes_here(moment) for moment in moments),
     )
+
+
+def _bytes_here(tensor: torch.Tensor) -> int:
+    return 0 if is_away(tensor) else held(tensor).nbytes
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -176,10 +185,3 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([f"{row[0]:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))])
         for row in rows
     ]
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"

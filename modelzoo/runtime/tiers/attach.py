@@ -21,7 +21,7 @@ from modelzoo.runtime.tiers.folder import TierFolder, sweep_ranks
 from modelzoo.runtime.tiers.placement import Placement, Sizes, place_units
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, lay_down, open_regions
-from modelzoo.sharded import is_sharded, local_values, padded_shape
+from modelzoo.sharded import held, is_sharded, padded_shape
 
 __all__ = ["attach_tiers", "budget_bytes", "sizes_of", "tiers_of"]
 
@@ -129,7 +129,7 @@ def _open(
     try:
         for number, ((name, module, own, _), homes) in enumerate(zip(units, placement.homes, strict=True)):
             shapes = [padded_shape(parameter, SHARD) for parameter in own if is_sharded(parameter)]
-            places = lay_down(own, shapes, [local_values(parameter).numel() for parameter in own])
+            places = lay_down(own, shapes, [held(parameter).numel() for parameter in own])
             unit = Unit(name, module, places, _region(places), homes)
             path = folder.file(f"unit-{number}") if folder is not None else Path()
             file = open_regions(unit, path, traffic)
@@ -178,7 +178,7 @@ def _groups(model: nn.Module) -> list[tuple[str, nn.Module, list[nn.Parameter], 
 
 def _sizes(name: str, own: Sequence[nn.Parameter], is_block: bool) -> Sizes:
     shard = sum(aligned(max(math.prod(padded_shape(parameter, SHARD)), 1)) for parameter in own if is_sharded(parameter))
-    trained = sum(local_values(parameter).numel() for parameter in own if parameter.requires_grad)
+    trained = sum(held(parameter).numel() for parameter in own if parameter.requires_grad)
     return Sizes(name, shard, sum(parameter.numel() for parameter in own), trained, is_block)
 
 
