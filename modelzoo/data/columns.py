@@ -8,9 +8,10 @@ from typing import Any
 
 from modelzoo.errors import DataError, closest, listing
 
-__all__ = ["TASK_ROLES", "find_columns", "problem_rows", "required_text"]
+__all__ = ["TEXT_NAMES", "Form", "check_told", "find_in_form", "problem_rows", "required_text", "show"]
 
-_TEXT_NAMES = ("text", "sentence", "content", "review", "document", "comment", "tweet", "question", "passage")
+TEXT_NAMES = ("text", "sentence", "content", "review", "document", "comment", "tweet", "question", "passage")
+"""What people call a column of texts."""
 _PAIR_NAMES = (
     ("text_a", "text_b"),
     ("text1", "text2"),
@@ -25,78 +26,63 @@ _PAIR_NAMES = (
     ("query", "text"),
     ("query", "title"),
 )
-_LABEL_NAMES = ("label", "labels", "answer", "target", "class", "category", "gold_label", "coarse_label")
+_PAIR_ALIASES = {"text": "text_a", "pair": "text_b", "text_pair": "text_b"}
 
-TASK_ROLES: dict[str, tuple[str, ...]] = {
-    "classification": ("text_a", "text_b", "label"),
-    "token_classification": ("tokens", "tags"),
-    "question_answering": ("question", "context", "answers"),
-    "masked_lm": ("text",),
-}
-"""The roles that columns play, by task; text_b is optional."""
 
-_ROLE_ALIASES = {"text": "text_a", "pair": "text_b", "text_pair": "text_b"}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """One form that a task's rows may have: the roles of its columns, and what people call them."""
 
-_LABEL_ROLES = {"classification": "label", "token_classification": "tags", "question_answering": "answers"}
-_KNOWN_NAMES: dict[str, tuple[str, ...]] = {
-    "text": _TEXT_NAMES,
-    "tokens": ("tokens", "words"),
-    "tags": ("ner_tags", "tags", "pos_tags", "chunk_tags", "labels", "ner", "label"),
-    "question": ("question", "query"),
-    "context": ("context", "passage", "paragraph", "document"),
-    "answers": ("answers", "answer"),
-    "label": _LABEL_NAMES,
-}
+    task: str
+    roles: Mapping[str, tuple[str, ...]]
+    """Usual column names by role, the commonest first; a role without any is found in another way."""
+    optional: frozenset[str] = frozenset()
+    """Roles that rows may lack."""
+    targets: frozenset[str] = frozenset()
+    """Roles of what is learned, which rows to predict need not have."""
+    is_pair: bool = False
+    """Whether text_a and text_b are found together, by the names that pairs have."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
     """What an error about a missing column has to say."""
 
-    task: str
+    form: Form
     columns: tuple[str, ...]
     row: Mapping[str, Any]
     source: str
 
 
-def find_columns(
-    rows: Sequence[Mapping[str, Any]],
-    task: str,
-    columns: Mapping[str, str] | None = None,
-    *,
-    source: str = "data",
-    labelled: bool = True,
+def find_in_form(
+    rows: Sequence[Mapping[str, Any]], form: Form, told: Mapping[str, str], *, source: str, labelled: bool
 ) -> dict[str, str]:
-    """Return the column of each role of the task.
+    """Return the column of each role of a form.
 
     Args:
         rows: At least one row; the first one shows the columns.
-        task: One of TASK_ROLES.
-        columns: Column by role, as in `data.columns`; roles that it leaves out are looked for by their usual names.
+        form: The form to find.
+        told: Column by role, as `check_told` returns it; roles that it leaves out are looked for by their usual names.
         source: What the rows are called in errors.
-        labelled: False leaves the label's role out (prediction).
+        labelled: False leaves the targets' roles out (prediction).
 
     Raises:
-        DataError: If a role or column is not known or no column fits; it shows the columns, the first row and the lines to add.
+        DataError: If no column fits a role; it shows the columns, the first row and the lines to add.
     """
-    if task not in TASK_ROLES:
-        raise DataError(f"{source}: expected a task with a data form ({', '.join(TASK_ROLES)}), found {task!r}")
-    search = _Search(task, tuple(rows[0]), rows[0], source)
-    told = _told_columns(columns or {}, search)
-    label = _LABEL_ROLES.get(task)
+    search = _Search(form, tuple(rows[0]), rows[0], source)
     found = dict(told)
-    if task == "classification" and not {"text_a", "text_b"} & set(told):
+    if form.is_pair and not {"text_a", "text_b"} & set(told):
         found |= _text_columns(search, taken=set(told.values()))
-    for role in TASK_ROLES[task]:
-        if role in found or role == "text_b" or (role == label and not labelled):
+    for role, names in form.roles.items():
+        if role in found or (role in form.targets and not labelled):
             continue
-        name = next((name for name in _KNOWN_NAMES.get(role, ()) if name in rows[0] and name not in found.values()), None)
-        if name is None:
+        name = next((name for name in names if name in rows[0] and name not in found.values()), None)
+        if name is not None:
+            found[role] = name
+        elif role not in form.optional:
             raise _missing(role, search, found)
-        found[role] = name
-    if label is not None and not labelled:
-        found.pop(label, None)
-    return {role: found[role] for role in TASK_ROLES[task] if role in found}
+    left_out = frozenset() if labelled else form.targets
+    return {role: found[role] for role in form.roles if role in found and role not in left_out}
 
 
 def required_text(row: Mapping[str, Any], column: str) -> str | None:
@@ -126,20 +112,31 @@ def show(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def _told_columns(columns: Mapping[str, str], search: _Search) -> dict[str, str]:
-    """Check the mapping of `data.columns`."""
-    roles = TASK_ROLES[search.task]
+def check_told(columns: Mapping[str, str], forms: Sequence[Form], row: Mapping[str, Any], source: str) -> dict[str, str]:
+    """Return `data.columns` with the names that the forms' roles have.
+
+    Args:
+        columns: Column by role.
+        forms: Of the task; a role may be of any of them.
+        row: Shows the columns.
+        source: What the rows are called in errors.
+
+    Raises:
+        DataError: If a role is of no form, or a column is not there.
+    """
+    search = _Search(forms[0], tuple(row), row, source)
+    roles = list(dict.fromkeys(role for form in forms for role in form.roles))
     told: dict[str, str] = {}
     for key, column in columns.items():
-        role = _ROLE_ALIASES.get(key, key) if search.task == "classification" else key
+        role = _PAIR_ALIASES.get(key, key) if forms[0].is_pair else key
         if role not in roles:
             similar = closest(key, roles)
             hint = f"; did you mean {similar[0]}?" if similar else ""
-            raise DataError(f"data.columns: expected roles of {search.task} ({', '.join(roles)}), found {key!r}{hint}")
+            raise DataError(f"data.columns: expected roles of {forms[0].task} ({', '.join(roles)}), found {key!r}{hint}")
         if column not in search.columns:
             similar = closest(column, search.columns)
             hint = f"; did you mean {similar[0]}?" if similar else ""
-            raise DataError(f"{search.source}: column {column!r} of data.columns.{key} not found{hint}\n{_first_row(search)}")
+            raise DataError(f"{source}: column {column!r} of data.columns.{key} not found{hint}\n{_first_row(search)}")
         told[role] = column
     if "text_b" in told and "text_a" not in told:
         raise DataError(f"data.columns: expected text_a beside text_b={told['text_b']}, found it alone")
@@ -151,7 +148,7 @@ def _text_columns(search: _Search, taken: set[str]) -> dict[str, str]:
     for first, second in _PAIR_NAMES:
         if first in search.columns and second in search.columns and not {first, second} & taken:
             return {"text_a": first, "text_b": second}
-    for name in ("text_a", *_TEXT_NAMES):
+    for name in ("text_a", *TEXT_NAMES):
         if name in search.columns and name not in taken:
             return {"text_a": name}
     raise _missing("text", search, {})
@@ -163,7 +160,7 @@ def _missing(role: str, search: _Search, found: Mapping[str, str]) -> DataError:
     wanted = ", ".join(f"{key}: {column}" for key, column in guess.items())
     kind = "looks like" if all(column in search.columns for column in guess.values()) else "for example"
     return DataError(
-        f"{search.source}: column {role!r} not found\n{_first_row(search)}\n  {kind} {search.task}.  add to your recipe:\n"
+        f"{search.source}: column {role!r} not found\n{_first_row(search)}\n  {kind} {search.form.task}.  add to your recipe:\n"
         f"      data:\n        columns: {{{wanted}}}"
     )
 
@@ -176,15 +173,15 @@ def _first_row(search: _Search) -> str:
 def _guess(search: _Search, guess: dict[str, str]) -> dict[str, str]:
     """Guess the roles from the first row's values: texts by length, labels by being short."""
     rest = [column for column in search.columns if column not in guess.values() and column not in ("id", "idx", "guid")]
-    if search.task == "classification":
+    if search.form.is_pair:
         texts = [column for column in rest if isinstance(search.row[column], str) and len(search.row[column]) > 20]
         for role, column in zip(("text_a", "text_b"), texts, strict=False):
             guess.setdefault(role, column)
         rest = [column for column in rest if column not in guess.values() and not isinstance(search.row[column], list | dict)]
         wanted: Iterable[str] = ("text_a", "label")
     else:
-        wanted = TASK_ROLES[search.task]
+        wanted = search.form.roles
     for role in wanted:
         if role not in guess:
             guess[role] = rest.pop(0) if rest else "COLUMN"
-    return {role: guess[role] for role in TASK_ROLES[search.task] if role in guess}
+    return {role: guess[role] for role in search.form.roles if role in guess}

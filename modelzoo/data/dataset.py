@@ -9,10 +9,10 @@ import numpy as np
 
 from modelzoo.data.encoding import Truncation
 from modelzoo.data.limits import DataLimits, DataReport
-from modelzoo.data.masking import IGNORED, MaskRule, mask_tokens
-from modelzoo.data.tasks import EncodedRows, Recipe, encode_rows
+from modelzoo.data.masking import IGNORED
+from modelzoo.data.tasks import EncodedRows, Item, Recipe, encode_rows, task_spec
 from modelzoo.data.tokenizer import Tokenizer
-from modelzoo.errors import DataError, closest
+from modelzoo.errors import DataError
 
 __all__ = ["TokenizedDataset", "build_dataset"]
 
@@ -24,19 +24,18 @@ class TokenizedDataset:
         encoded: The encoded rows.
         recipe: How they were encoded.
         limits: The limits to check.
-        seed: Seed of the masks; only masked_lm has any.
         num_rows: Rows that were given.
     """
 
-    def __init__(self, encoded: EncodedRows, recipe: Recipe, limits: DataLimits, seed: int, num_rows: int) -> None:
+    def __init__(self, encoded: EncodedRows, recipe: Recipe, limits: DataLimits, num_rows: int) -> None:
+        spec = task_spec(recipe.task)
         self.task = recipe.task
         self.label_names = encoded.label_names
         self.source = recipe.source
         tokenizer = recipe.tokenizer
         self.pad_id = 0 if tokenizer.pad_id is None else tokenizer.pad_id
         self.is_labelled = recipe.labelled
-        self._special_ids = tokenizer.special_ids
-        self._mask_rule = _mask_rule(tokenizer, seed) if recipe.task == "masked_lm" else None
+        self._draws = encoded.draws
         kept = _kept_items(encoded, recipe, limits, num_rows)
         encodings = [encoded.encodings[item] for item in kept]
         self.rows: list[int] = [encoding.row for encoding in encodings]
@@ -47,13 +46,13 @@ class TokenizedDataset:
         self._ids = _flat([encoding.input_ids for encoding in encodings])
         self._types = _flat([encoding.token_type_ids or [] for encoding in encodings]) if tokenizer.has_token_types else None
         self._labels: np.ndarray | None = None
-        self._has_token_labels = self.task == "token_classification"
+        self._has_token_labels = spec.targets == "token"
         if encoded.labels is not None:
             labels: list[Any] = [encoded.labels[item] for item in kept]
             self._labels = _flat(labels) if self._has_token_labels else np.asarray(labels, dtype="<i4")
         spans = encoded.spans
         self._spans = None if spans is None else np.asarray([spans[item] for item in kept], dtype="<i4")
-        self._contexts = _context_offsets(encodings) if self.task == "question_answering" else None
+        self._contexts = _context_offsets(encodings) if spec.targets == "span" else None
         self._check(limits)
         self.report = self._report(encoded, num_rows)
         self.fingerprint = self._fingerprint()
@@ -61,7 +60,7 @@ class TokenizedDataset:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def item(self, index: int, *, epoch: int = 0) -> dict[str, Any]:
+    def item(self, index: int, *, epoch: int = 0) -> Item:
         """Return one sample as the model's inputs, lists of ints and a label.
 
         Args:
@@ -74,12 +73,11 @@ class TokenizedDataset:
         """
         span = slice(int(self._starts[index]), int(self._starts[index + 1]))
         ids: list[int] = self._ids[span].tolist()
-        item: dict[str, Any] = {"input_ids": ids}
+        item: Item = {"input_ids": ids}
         if self._types is not None:
             item["token_type_ids"] = self._types[span].tolist()
-        if self._mask_rule is not None and self.is_labelled:
-            maskable = [token_id not in self._special_ids for token_id in ids]
-            item["input_ids"], item["labels"] = mask_tokens(ids, maskable, self._mask_rule, epoch=epoch, row=self.rows[index])
+        if self._draws is not None:
+            item |= self._draws.draw(ids, epoch=epoch, row=self.rows[index])
         elif self._labels is not None:
             item["labels"] = self._labels[span].tolist() if self._has_token_labels else int(self._labels[index])
         elif self._spans is not None:
@@ -88,7 +86,7 @@ class TokenizedDataset:
 
     def num_targets(self, index: int, *, epoch: int = 0) -> int:
         """Return how many supervised targets an item has; a question's start and end count as one."""
-        labels = self.item(index, epoch=epoch).get("labels") if self._mask_rule or self._has_token_labels else None
+        labels = self.item(index, epoch=epoch).get("labels") if self._has_token_labels else None
         if isinstance(labels, list):
             return sum(label != IGNORED for label in labels)
         return int(self._labels is not None or self._spans is not None)
@@ -204,16 +202,17 @@ def build_dataset(
         window_stride=limits.window_stride,
         source=source,
         labelled=labelled,
+        seed=seed,
     )
     rows = rows[: limits.max_rows]
-    return TokenizedDataset(encode_rows(rows, recipe), recipe, limits, seed, len(rows))
+    return TokenizedDataset(encode_rows(rows, recipe), recipe, limits, len(rows))
 
 
 def _kept_items(encoded: EncodedRows, recipe: Recipe, limits: DataLimits, num_rows: int) -> list[int]:
     """Return the items with a target, or refuse if too many have none."""
     empty = set(encoded.empty_rows)
     kept = [item for item, encoding in enumerate(encoded.encodings) if encoding.row not in empty]
-    if recipe.task == "token_classification" and encoded.labels is not None:
+    if task_spec(recipe.task).targets == "token" and encoded.labels is not None:
         labels: list[Any] = encoded.labels
         lost = [item for item in kept if all(label == IGNORED for label in labels[item])]
         if len(lost) > limits.max_lost_share * num_rows:
@@ -226,14 +225,6 @@ def _kept_items(encoded: EncodedRows, recipe: Recipe, limits: DataLimits, num_ro
     if not kept:
         raise DataError(f"{recipe.source}: expected rows with text, found {num_rows} rows without any")
     return kept
-
-
-def _mask_rule(tokenizer: Tokenizer, seed: int) -> MaskRule:
-    if tokenizer.mask_id is None:
-        similar = closest("mask", tokenizer.get_vocab())
-        hint = f" (its vocabulary has {similar[0]!r})" if similar else ""
-        raise DataError(f"masked_lm needs a tokenizer with a mask token, found none{hint}; set mask_token in tokenizer_config.json")
-    return MaskRule(mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size, seed=seed)
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> np.ndarray:

@@ -11,7 +11,7 @@ from modelzoo.data import TokenizedDataset, build_dataset
 from modelzoo.models.model import Model, Task
 from modelzoo.runtime import World, connect, failing_together
 from modelzoo.training.forward_all import evaluating, forward_all
-from modelzoo.training.limits import LABEL_TASKS, limits_of
+from modelzoo.training.limits import has_labels, limits_of, scored_size
 from modelzoo.training.opening import given_rows, open_model
 from modelzoo.training.task_metrics import TaskMetrics
 
@@ -105,15 +105,14 @@ def evaluate(
             task=model.task,
             tokenizer=opened.tokenizer,
             columns=opened.columns(columns),
-            label_names=opened.label_names if model.task in LABEL_TASKS else None,
+            label_names=opened.label_names if has_labels(model) else None,
             max_length=opened.max_length(max_length),
             truncation=opened.settings.data.truncation if opened.settings is not None else "longest_first",
             limits=limits_of(model),
             source=source,
             seed=opened.settings.train.seed if opened.settings is not None else 0,
         )
-        vocab_size = model.config.vocab_size if model.task == "masked_lm" else None
-        samples = EvaluationSet("rows", dataset, some, opened.columns(columns), batch_tokens, vocab_size)
+        samples = EvaluationSet("rows", dataset, some, opened.columns(columns), batch_tokens, scored_size(model))
         values = measure(model.to(world.device), samples, world)
     majority = dataset.report.majority_share
     return values if majority is None else {**values, "majority": majority}

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from modelzoo.data import TokenizedDataset, build_dataset
-from modelzoo.data.columns import find_columns
+from modelzoo.data.tasks import find_columns, task_spec
 from modelzoo.models.model import Model, Task
 from modelzoo.runtime import connect, failing_together
 from modelzoo.training.forward_all import ForwardBatch, evaluating, forward_all
-from modelzoo.training.limits import LABEL_TASKS, limits_of
+from modelzoo.training.limits import has_labels, limits_of, scored_size
 from modelzoo.training.opening import OpenedModel, given_rows, open_model
 from modelzoo.training.spans import Span, best_spans, better_span
 
@@ -59,9 +59,8 @@ def predict(
         dataset = _dataset(opened, some, roles, source, opened.max_length(max_length))
         model = opened.model.to(world.device)
         found: dict[int, Any] = {}
-        vocab_size = model.config.vocab_size if model.task == "masked_lm" else None
         with evaluating(model):
-            for batch in forward_all(model, dataset, world, batch_tokens=batch_tokens, vocab_size=vocab_size):
+            for batch in forward_all(model, dataset, world, batch_tokens=batch_tokens, vocab_size=scored_size(model)):
                 _add(found, _read(opened, dataset, batch))
         everything: dict[int, Any] = {}
         for part in world.gather(found):
@@ -77,7 +76,8 @@ def _add(found: dict[int, Any], more: Iterable[tuple[int, Any]]) -> None:
 
 def _known(opened: OpenedModel, columns: Mapping[str, str] | None) -> dict[str, str]:
     """Return the columns without those of labels, which rows to predict need not have."""
-    return {role: column for role, column in opened.columns(columns).items() if role not in {"label", "tags", "answers"}}
+    left_out = task_spec(opened.model.task).target_roles
+    return {role: column for role, column in opened.columns(columns).items() if role not in left_out}
 
 
 def _dataset(opened: OpenedModel, rows: Rows, roles: Mapping[str, str], source: str, max_length: int) -> TokenizedDataset:
@@ -92,7 +92,7 @@ def _dataset(opened: OpenedModel, rows: Rows, roles: Mapping[str, str], source: 
         task=model.task,
         tokenizer=opened.tokenizer,
         columns={"tokens": "tokens", "tags": "tags"} if is_words else roles,
-        label_names=opened.label_names if model.task in LABEL_TASKS else None,
+        label_names=opened.label_names if has_labels(model) else None,
         max_length=max_length,
         truncation=opened.settings.data.truncation if opened.settings is not None else "longest_first",
         limits=limits_of(model),

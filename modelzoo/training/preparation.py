@@ -13,13 +13,13 @@ import torch
 from modelzoo import hub
 from modelzoo.config import RunSettings
 from modelzoo.data import TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
-from modelzoo.data.columns import find_columns
 from modelzoo.data.labels import LabelTable, collect_names
+from modelzoo.data.tasks import find_columns, task_spec
 from modelzoo.models.auto import find_pretrained
 from modelzoo.models.model import Model
 from modelzoo.models.pretrained import Pretrained
 from modelzoo.training.evaluation import EvaluationSet
-from modelzoo.training.limits import LABEL_TASKS, limits_of
+from modelzoo.training.limits import has_labels, limits_of, scored_size
 
 __all__ = ["Prepared", "label_column", "prepare", "source_name"]
 
@@ -101,7 +101,7 @@ def _dataset(settings: RunSettings, split: str, rows: Rows, tokenizer: Tokenizer
         task=settings.model.task,
         tokenizer=tokenizer,
         columns=settings.data.columns,
-        label_names=model.config.label_names if settings.model.task in LABEL_TASKS else None,
+        label_names=model.config.label_names if has_labels(model) else None,
         max_length=min(settings.data.max_length, model.max_length),
         truncation=settings.data.truncation,
         limits=limits_of(model),
@@ -118,7 +118,7 @@ def _samples(settings: RunSettings, split: str, dataset: TokenizedDataset, rows:
         rows=rows,
         columns=settings.data.columns,
         batch_tokens=settings.evaluation.batch_tokens,
-        vocab_size=model.config.vocab_size if settings.model.task == "masked_lm" else None,
+        vocab_size=scored_size(model),
     )
 
 
@@ -137,7 +137,7 @@ def label_column(rows: Rows, task: str, columns: Mapping[str, str], source: str)
     Raises:
         DataError: There is none; the message shows the columns that there are.
     """
-    role = LABEL_TASKS.get(task)
+    role = task_spec(task).label_role
     return None if role is None else find_columns(rows, task, columns, source=source)[role]
 
 
@@ -154,7 +154,7 @@ def _read(settings: RunSettings, split: str) -> list[dict[str, Any]] | None:
 
 def _label_names(settings: RunSettings, rows: Rows, folder: Path, tokenizer: Tokenizer) -> tuple[str, ...] | None:
     """Return the label names by id: the settings', the checkpoint's if the data's labels are among them, or the data's."""
-    if settings.model.task not in LABEL_TASKS:
+    if task_spec(settings.model.task).label_role is None:
         return None
     if settings.data.label_names is not None:
         return tuple(settings.data.label_names)

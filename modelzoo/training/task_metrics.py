@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelzoo.data import TokenizedDataset
-from modelzoo.data.columns import find_columns
+from modelzoo.data.tasks import find_columns
 from modelzoo.errors import DataError
 from modelzoo.runtime import World
 from modelzoo.training.answers import AnswerMetrics

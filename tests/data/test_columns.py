@@ -2,7 +2,7 @@
 
 import pytest
 
-from modelzoo.data.columns import TASK_ROLES, find_columns
+from modelzoo.data.tasks import TASKS, find_columns
 from modelzoo.errors import DataError
 
 LONG = "a text of more than twenty characters"
@@ -86,7 +86,7 @@ def test_wrong_mappings_are_refused() -> None:
         find_columns([row], "base")
 
 
-@pytest.mark.parametrize("task", TASK_ROLES)
+@pytest.mark.parametrize("task", TASKS)
 def test_every_task_names_a_missing_column(task: str) -> None:
     with pytest.raises(DataError, match=r"data: column '\w+' not found\n  columns found   zzz\n"):
         find_columns([{"zzz": 3}], task)

@@ -1,0 +1,46 @@
+"""Masked language modelling: texts, of which some tokens are hidden anew in each epoch."""
+
+from collections.abc import Mapping
+
+from modelzoo.data.columns import TEXT_NAMES, Form
+from modelzoo.data.masking import MaskRule, mask_tokens
+from modelzoo.data.tasks.spec import EncodedRows, Item, Recipe, Rows, TaskSpec
+from modelzoo.data.tasks.texts import read_texts
+from modelzoo.data.tokenizer import Tokenizer
+from modelzoo.errors import DataError, closest
+
+__all__ = ["MASKED_LM"]
+
+
+class _Masks:
+    """Hides tokens of an item, as a function of (seed, epoch, row) alone."""
+
+    def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
+        if tokenizer.mask_id is None:
+            similar = closest("mask", tokenizer.get_vocab())
+            hint = f" (its vocabulary has {similar[0]!r})" if similar else ""
+            raise DataError(
+                f"masked_lm needs a tokenizer with a mask token, found none{hint}; set mask_token in tokenizer_config.json"
+            )
+        self._rule = MaskRule(mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size, seed=seed)
+        self._special_ids = tokenizer.special_ids
+
+    def draw(self, ids: list[int], *, epoch: int, row: int) -> Item:
+        """Return the ids with masks, and the hidden ones as labels."""
+        maskable = [token_id not in self._special_ids for token_id in ids]
+        masked, labels = mask_tokens(ids, maskable, self._rule, epoch=epoch, row=row)
+        return {"input_ids": masked, "labels": labels}
+
+
+def _encode(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRows:
+    draws = _Masks(recipe.tokenizer, recipe.seed) if recipe.labelled else None
+    texts = read_texts(rows, columns["text"], recipe.source)
+    encodings = recipe.tokenizer.encode(texts, None, recipe.max_length, recipe.truncation)
+    special = recipe.tokenizer.special_ids
+    empty = [row for row, encoding in enumerate(encodings) if special.issuperset(encoding.input_ids)]
+    return EncodedRows(encodings=encodings, empty_rows=empty, draws=draws)
+
+
+MASKED_LM = TaskSpec(
+    forms=(Form(task="masked_lm", roles={"text": TEXT_NAMES}),), encode=_encode, targets="token", scores_vocabulary=True
+)

@@ -1,0 +1,85 @@
+"""All tasks by name, and what is done with the one that is named."""
+
+from collections.abc import Mapping
+
+from modelzoo.data.columns import Form, check_told, find_in_form
+from modelzoo.data.tasks.classification import CLASSIFICATION
+from modelzoo.data.tasks.masked_lm import MASKED_LM
+from modelzoo.data.tasks.question_answering import QUESTION_ANSWERING
+from modelzoo.data.tasks.spec import EncodedRows, Recipe, Rows, TaskSpec
+from modelzoo.data.tasks.token_classification import TOKEN_CLASSIFICATION
+from modelzoo.errors import DataError
+
+__all__ = ["TASKS", "encode_rows", "find_columns", "task_spec"]
+
+TASKS: dict[str, TaskSpec] = {
+    "classification": CLASSIFICATION,
+    "token_classification": TOKEN_CLASSIFICATION,
+    "question_answering": QUESTION_ANSWERING,
+    "masked_lm": MASKED_LM,
+}
+
+
+def task_spec(task: str) -> TaskSpec:
+    """Return what is known of a task.
+
+    Raises:
+        DataError: If it is none of TASKS.
+    """
+    if task not in TASKS:
+        raise DataError(f"expected a task with a data form ({', '.join(TASKS)}), found {task!r}")
+    return TASKS[task]
+
+
+def find_columns(
+    rows: Rows, task: str, columns: Mapping[str, str] | None = None, *, source: str = "data", labelled: bool = True
+) -> dict[str, str]:
+    """Return the column of each role of the task.
+
+    Args:
+        rows: At least one row; the first one shows the columns.
+        task: One of TASKS.
+        columns: Column by role, as in `data.columns`; roles that it leaves out are looked for by their usual names.
+        source: What the rows are called in errors.
+        labelled: False leaves the roles of targets out (prediction).
+
+    Raises:
+        DataError: If a role or column is not known or no column fits; it shows the columns, the first row and the lines to add.
+    """
+    try:
+        forms = task_spec(task).forms
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
+    told = check_told(columns or {}, forms, rows[0], source)
+    fitting = [form for form in forms if set(told) <= set(form.roles)]
+    if not fitting:
+        raise _mixed(task, told, forms)
+    for form in fitting:
+        try:
+            return find_in_form(rows, form, told, source=source, labelled=labelled)
+        except DataError:
+            if form is fitting[-1]:
+                raise
+    raise AssertionError("the last form returns or raises")
+
+
+def _mixed(task: str, told: Mapping[str, str], forms: tuple[Form, ...]) -> DataError:
+    known = " or ".join("{" + ", ".join(form.roles) + "}" for form in forms)
+    return DataError(f"data.columns: expected roles of one form of {task} ({known}), found {', '.join(told)} together")
+
+
+def encode_rows(rows: Rows, recipe: Recipe) -> EncodedRows:
+    """Encode all rows of a data set.
+
+    Raises:
+        DataError: If a column, text or label is missing or wrong, naming the row (counted from 1) and its value.
+    """
+    if not rows:
+        raise DataError(f"{recipe.source}: expected at least one row, found none")
+    columns = find_columns(rows, recipe.task, recipe.columns, source=recipe.source, labelled=recipe.labelled)
+    try:
+        return TASKS[recipe.task].encode(rows, columns, recipe)
+    except DataError as error:
+        if str(error).startswith(f"{recipe.source}:"):
+            raise
+        raise DataError(f"{recipe.source}: {error}") from error

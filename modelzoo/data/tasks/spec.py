@@ -1,0 +1,96 @@
+"""What a task is to the data part: the forms of its rows, how they become token ids, and what its targets are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from modelzoo.data.columns import Form
+from modelzoo.data.encoding import Encoding, Truncation
+from modelzoo.data.tokenizer import Tokenizer
+
+__all__ = ["Draws", "EncodedRows", "Item", "Recipe", "Rows", "TaskSpec"]
+
+Rows = Sequence[Mapping[str, Any]]
+Item = dict[str, Any]
+"""One sample by the model's arguments: lists of ints, or an int."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """How rows are encoded."""
+
+    task: str
+    """One of `TASKS`."""
+    tokenizer: Tokenizer
+    """The tokenizer of the model."""
+    max_length: int
+    """Tokens of the longest item, special tokens included."""
+    columns: Mapping[str, str] | None = None
+    """Column by role; what it leaves out is looked for."""
+    label_names: Sequence[str] | None = None
+    """Names of the labels by id; None takes them from the rows."""
+    truncation: Truncation = "longest_first"
+    """Which text loses tokens."""
+    window_stride: int | None = None
+    """Tokens that neighbouring windows share; None: 128, and at most a quarter of max_length."""
+    source: str = "data"
+    """What the rows are called in errors."""
+    labelled: bool = True
+    """False: there are no labels (prediction)."""
+    seed: int = 0
+    """Of what is drawn anew in each epoch."""
+
+
+class Draws(Protocol):
+    """Makes an item anew for each epoch, as a function of (seed, epoch, row) alone."""
+
+    def draw(self, ids: list[int], *, epoch: int, row: int) -> Item:
+        """Return an item.
+
+        Args:
+            ids: Of the encoding.
+            epoch: Number of the pass over the data.
+            row: Number of the item.
+        """
+        ...
+
+
+@dataclass(kw_only=True, slots=True)
+class EncodedRows:
+    """Items: one a row, or one a window of a row."""
+
+    encodings: list[Encoding]
+    """Ids of each item; `row` tells its row, counted from 0."""
+    labels: list[int] | list[list[int]] | None = None
+    """One label an item, or one a token; None where there are none."""
+    spans: list[tuple[int, int]] | None = None
+    """First and last token of the answer, for question answering."""
+    draws: Draws | None = None
+    """Makes the items anew in each epoch; None where they are what was encoded."""
+    label_names: tuple[str, ...] = ()
+    """Names of the labels by id."""
+    lost_targets: int = 0
+    """Targets that truncation or the tokenizer removed."""
+    empty_rows: list[int] = field(default_factory=list)
+    """Rows without any text, counted from 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskSpec:
+    """A task: everything about it that the data, the training and the evaluation ask for stands here."""
+
+    forms: tuple[Form, ...]
+    """The forms that rows may have; the first one whose columns are all there is taken."""
+    encode: Callable[[Rows, Mapping[str, str], Recipe], EncodedRows]
+    """Turns rows into items, given the column of each role."""
+    targets: Literal["item", "token", "span"]
+    """What has a target: an item, each of its tokens (or of its answer's), or the span of an answer."""
+    label_role: str | None = None
+    """Role of the column whose labels have names; None for a task without."""
+    scores_vocabulary: bool = False
+    """Whether the model scores the whole vocabulary for each token."""
+
+    @property
+    def target_roles(self) -> frozenset[str]:
+        """Roles of what is learned, in any form."""
+        return frozenset().union(*(form.targets for form in self.forms))

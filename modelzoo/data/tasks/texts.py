@@ -1,0 +1,58 @@
+"""Texts and lists of words from the columns of rows, all problems reported at once."""
+
+from modelzoo.data.columns import problem_rows, required_text, show
+from modelzoo.data.tasks.spec import Rows
+
+__all__ = ["read_texts", "read_words"]
+
+
+def read_texts(rows: Rows, column: str, source: str) -> list[str]:
+    """Return the texts of a column.
+
+    Args:
+        rows: All rows.
+        column: Which.
+        source: What the rows are called in errors.
+
+    Raises:
+        DataError: If a text is missing or no text; it lists the rows, counted from 1.
+    """
+    texts: list[str] = []
+    problems: list[str] = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            text = required_text(row, column)
+        except TypeError as error:
+            problems.append(f"row {number}: {error}")
+            continue
+        if text is None:
+            problems.append(f"row {number}: the text in column {column!r} is missing")
+        else:
+            texts.append(text)
+    if problems:
+        raise problem_rows(source, problems, "fill or remove the row")
+    return texts
+
+
+def read_words(rows: Rows, column: str, source: str) -> list[list[str]]:
+    """Return the lists of words of a column.
+
+    Args:
+        rows: All rows.
+        column: Which.
+        source: What the rows are called in errors.
+
+    Raises:
+        DataError: If a cell is no list of words, or an empty one; it lists the rows, counted from 1.
+    """
+    words: list[list[str]] = []
+    problems: list[str] = []
+    for number, row in enumerate(rows, start=1):
+        value = row.get(column)
+        if isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):
+            words.append(list(value))
+        else:
+            problems.append(f"row {number}: expected a list of words in column {column!r}, found {show(value)}")
+    if problems:
+        raise problem_rows(source, problems, "give a list with at least one word")
+    return words
