@@ -63,6 +63,14 @@ if TYPE_CHECKING:
     from modelzoo.models.t5_config import T5Config as T5Config
     from modelzoo.models.vit import ViT as ViT
     from modelzoo.models.vit import ViTConfig as ViTConfig
+    from modelzoo.plan import plan_training as plan_training
+    from modelzoo.run import Run as Run
+    from modelzoo.run import resume as resume
+    from modelzoo.run import settings as settings
+    from modelzoo.run import train as train
+    from modelzoo.training import evaluate as evaluate
+    from modelzoo.training import predict as predict
+    from modelzoo.verification import verify as verify
 
 __version__ = "0.1.0"
 
@@ -115,15 +123,23 @@ _HOMES = {
     "Qwen3Config": "modelzoo.models.qwen3",
     "Roberta": "modelzoo.models.roberta",
     "RobertaConfig": "modelzoo.models.roberta",
+    "Run": "modelzoo.run",
     "T5": "modelzoo.models.t5",
     "T5Config": "modelzoo.models.t5_config",
     "ViT": "modelzoo.models.vit",
     "ViTConfig": "modelzoo.models.vit",
     "XlmRoberta": "modelzoo.models.roberta",
     "XlmRobertaConfig": "modelzoo.models.roberta",
+    "evaluate": "modelzoo.training",
     "from_pretrained": "modelzoo.models.auto",
     "generate": "modelzoo.generation",
     "load_tokenizer": "modelzoo.data",
+    "plan_training": "modelzoo.plan",
+    "predict": "modelzoo.training",
+    "resume": "modelzoo.run",
+    "settings": "modelzoo.run",
+    "train": "modelzoo.run",
+    "verify": "modelzoo.verification",
 }
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604, RUF100  # the names of _HOMES, which is the one list of them

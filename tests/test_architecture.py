@@ -15,6 +15,7 @@ ANYTHING = {"*"}
 # part -> the parts that it may import. The part of a file is its folder below modelzoo/, or the file's own name.
 PARTS: dict[str, set[str]] = {
     "errors": set(),
+    "quantities": set(),
     "sharded": set(),
     "config": {"errors"},
     "layers": {"errors"},
@@ -22,12 +23,15 @@ PARTS: dict[str, set[str]] = {
     "hub": {"converters", "sharded", "errors"},
     "models": {"layers", "hub", "converters", "errors"},
     "launch": {"errors"},
-    "runtime": {"config", "launch", "sharded", "errors"},
+    "runtime": {"config", "launch", "quantities", "sharded", "errors"},
     "data": {"errors"},
+    "report": {"config", "quantities", "errors"},  # from the files of a run, so that old runs are shown without torch
     "plan": {"config", "converters", "hub", "layers", "models", "runtime", "errors"},
-    "training": {"config", "data", "launch", "models", "hub", "plan", "runtime", "errors"},
+    "training": {"config", "data", "launch", "models", "hub", "plan", "quantities", "report", "runtime", "errors"},
     "generation": {"layers", "models", "hub", "data", "errors"},
     "verification": {"models", "hub", "converters", "errors"},
+    # what the command's training commands are in Python: settings, training and what is done with the result
+    "run": {"config", "models", "training", "verification", "errors"},
     "cli": ANYTHING,
     "recipes": ANYTHING,
     "__init__": ANYTHING,
@@ -37,6 +41,7 @@ PARTS: dict[str, set[str]] = {
 # part -> the distributions outside the standard library that it may import.
 FOREIGN: dict[str, set[str]] = {
     "errors": set(),
+    "quantities": set(),
     "sharded": {"torch"},
     "launch": set(),
     "config": {"annotated_types", "pydantic", "yaml"},
@@ -47,9 +52,11 @@ FOREIGN: dict[str, set[str]] = {
     "runtime": {"numpy", "safetensors", "torch"},
     "data": {"datasets", "huggingface_hub", "numpy", "pyarrow", "tokenizers", "torch", "transformers"},
     "plan": {"pydantic", "torch", "yaml"},
-    "training": {"matplotlib", "numpy", "psutil", "rich", "torch"},
+    "report": {"huggingface_hub", "matplotlib", "yaml"},
+    "training": {"numpy", "psutil", "rich", "torch"},
     "generation": {"torch"},
     "verification": {"torch", "transformers"},
+    "run": set(),
     "cli": {"huggingface_hub", "packaging", "psutil", "rich", "torch", "transformers", "typer"},
     "recipes": ANYTHING,
     "__init__": set(),

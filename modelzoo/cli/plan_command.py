@@ -41,7 +41,7 @@ def plan(
     from modelzoo.config import resolve_settings
 
     settings = resolve_settings(recipe, ctx.args).settings
-    from modelzoo.plan import explain_line, find_alternatives, parse_amount, plan_run, plan_text, read_parts, skeleton
+    from modelzoo.plan import parse_amount, plan_training
 
     amounts = {
         "device_memory": None if device_memory is None else parse_amount(device_memory, bare="GiB", option="--device-memory"),
@@ -51,33 +51,14 @@ def plan(
         rate = float(parse_amount(disk_bandwidth, bare="GB", option="--disk-bandwidth"))
         amounts |= {"disk_read": rate, "disk_write": rate}  # type: ignore[dict-item]  # rates are floats
     where = _machine(machine, amounts, is_measured=measure)
-    labels = settings.data.label_names
-    model = read_parts(
-        skeleton(
-            settings.model.name,
-            task=task or settings.model.task,  # type: ignore[arg-type]  # the family refuses what it has not
-            num_labels=len(labels) if labels and settings.model.task.endswith("classification") and task is None else None,
-            dropout=settings.model.dropout,
-        )
-    )
-    count = ranks or settings.parallel.ranks or 1
-    found = plan_run(settings, model, where, ranks=count)
+    found = plan_training(settings, ranks=ranks, machine=where, task=task)  # type: ignore[arg-type]  # the family refuses what it has not
     if why is not None:
-        say(explain_line(found, why))
+        say(found.explain(why))
         return
-    others = find_alternatives(settings, model, where, found)
     if as_json:
-        say_json(
-            found.to_json()
-            | {
-                "alternatives": [
-                    {"overrides": list(each.overrides), "peak_bytes": each.plan.peak_bytes, "step_seconds": each.plan.time.step}
-                    for each in others
-                ]
-            }
-        )
+        say_json(found.to_json())
     else:
-        say(plan_text(found, others, recipe=settings.recipe))
+        say(str(found))
     if not found.fits:
         raise Ended(DOES_NOT_FIT)
 

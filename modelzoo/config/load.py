@@ -1,7 +1,8 @@
 """From a recipe and what was typed beside it to checked run settings, or to one error that lists everything wrong."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from modelzoo.config.schema import RunSettings
 from modelzoo.config.yaml_file import KeyPath, read_mapping
 from modelzoo.errors import ConfigError, listing
 
-__all__ = ["Resolved", "dump_settings", "load_settings", "resolve_settings"]
+__all__ = ["Overrides", "Resolved", "change_settings", "dump_settings", "load_settings", "resolve_settings"]
 
 # What is typed on the command line takes the place of what the recipe says about the same question in another key.
 _REPLACES: dict[KeyPath, tuple[KeyPath, ...]] = {
@@ -38,12 +39,17 @@ class Resolved:
     notes: tuple[str, ...]
 
 
-def load_settings(recipe: str, overrides: Sequence[str] = ()) -> RunSettings:
+Overrides = Sequence[str] | Mapping[str, object]
+"""Changes to a recipe: words of a command line ("train.epochs=1"), or a mapping ({"train": {"epochs": 1}})."""
+
+
+def load_settings(recipe: str, overrides: Overrides = ()) -> RunSettings:
     """Return the settings of a recipe with overrides.
 
     Args:
         recipe: Name of a shipped recipe, a YAML file, or a folder with a recipe.yaml.
-        overrides: "key=value" or "--key", "value"; dotted paths, `model=PATH` for model.name, Hugging Face's names.
+        overrides: Words as typed ("key=value" or "--key", "value"; dotted paths, `model=PATH` for model.name, Hugging Face's
+            names), or a mapping of the same keys, whose sections may be mappings.
 
     Raises:
         ConfigError: Something is wrong; the message lists every problem, not the first alone.
@@ -51,7 +57,7 @@ def load_settings(recipe: str, overrides: Sequence[str] = ()) -> RunSettings:
     return resolve_settings(recipe, overrides).settings
 
 
-def resolve_settings(recipe: str, overrides: Sequence[str] = ()) -> Resolved:
+def resolve_settings(recipe: str, overrides: Overrides = ()) -> Resolved:
     """Return the settings of a recipe with overrides, and the notes on how its keys were read.
 
     Args:
@@ -64,11 +70,33 @@ def resolve_settings(recipe: str, overrides: Sequence[str] = ()) -> Resolved:
     file = find_recipe(recipe)
     mapping, lines = read_mapping(file)
     mapping.setdefault("recipe", file.parent.name if file.name == "recipe.yaml" else file.stem)
+    written = [Setting(path, value, None, _place(file, lines, path)) for path, value in _leaves(mapping)]
+    settings, notes = _resolve(f"recipe {recipe}", written, file.parent, overrides)
+    return Resolved(settings, file, notes)
+
+
+def change_settings(base: RunSettings | None, changes: Mapping[str, object]) -> RunSettings:
+    """Return settings that were made in Python: changes to others, or all that is set.
+
+    Args:
+        base: What is changed; it stays as it is. None begins with the defaults: at least `model` and `data` have to be given.
+        changes: As the mapping of `load_settings`.
+
+    Raises:
+        ConfigError: Something is wrong; the message lists every problem.
+    """
+    mapping = {"recipe": "run"} if base is None else base.model_dump(mode="json")
+    written = [Setting(path, value, None, "the settings") for path, value in _leaves(mapping)]
+    return _resolve("this run" if base is None else f"recipe {base.recipe}", written, Path.cwd(), changes)[0]
+
+
+def _resolve(what: str, written: list[Setting], base: Path, overrides: Overrides) -> tuple[RunSettings, tuple[str, ...]]:
+    """Return the checked settings of `written`, whose paths are beside `base`, with overrides, and notes on how they were read."""
     problems: list[str] = []
     notes: list[str] = []
-    written = [Setting(path, value, None, _place(file, lines, path)) for path, value in _leaves(mapping)]
-    values = _read(written, file.parent, problems, notes)
-    typed = _read(parse_overrides(overrides, problems), Path.cwd(), problems, notes)
+    values = _read(written, base, problems, notes)
+    given = _given(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides, problems)
+    typed = _read(given, Path.cwd(), problems, notes)
     for path in typed:
         for other in _REPLACES.get(path, ()):
             if other in values and other not in typed and values[other].value is not None:
@@ -80,8 +108,23 @@ def resolve_settings(recipe: str, overrides: Sequence[str] = ()) -> Resolved:
             problems.append(f"{setting.name}={problem} ({setting.origin})")
     settings = _validate(values, problems)
     if settings is None or problems:
-        raise ConfigError(_report(recipe, problems))
-    return Resolved(settings, file, tuple(notes))
+        raise ConfigError(_report(what, problems))
+    return settings, tuple(notes)
+
+
+def _given(changes: Mapping[str, object]) -> list[Setting]:
+    """Return the settings in a mapping, whose keys may be dotted paths, as if they had been typed."""
+    flat = [((*name.split("."), *path[1:]), value) for name in changes for path, value in _leaves({name: _plain(changes[name])})]
+    return [Setting(path, value, str(value), "given in Python") for path, value in flat]
+
+
+def _plain(value: object) -> object:
+    """Return a value as YAML would hold it: paths as text, tuples as lists."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
 def dump_settings(settings: RunSettings) -> str:
@@ -176,7 +219,7 @@ def _validate(values: dict[KeyPath, Setting], problems: list[str]) -> RunSetting
         return None
 
 
-def _report(recipe: str, problems: Sequence[str]) -> str:
+def _report(what: str, problems: Sequence[str]) -> str:
     """Return the message of the one error that lists all problems."""
     count = "1 setting" if len(problems) == 1 else f"{len(problems)} settings"
-    return f"{count} of recipe {recipe} cannot be used\n{listing(problems)}\nnothing was started; all keys: modelzoo explain"
+    return f"{count} of {what} cannot be used\n{listing(problems)}\nnothing was started; all keys: modelzoo explain"

@@ -7,6 +7,7 @@ from modelzoo.plan.plan import Plan, plan_run, plan_workload
 from modelzoo.plan.probe import probe, probe_products
 from modelzoo.plan.skeleton import skeleton
 from modelzoo.plan.text import explain_line, plan_text
+from modelzoo.plan.training import TrainingPlan, plan_training
 from modelzoo.plan.workload import Workload
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Machine",
     "ModelParts",
     "Plan",
+    "TrainingPlan",
     "Workload",
     "explain_line",
     "find_alternatives",
@@ -22,6 +24,7 @@ __all__ = [
     "parse_amount",
     "plan_run",
     "plan_text",
+    "plan_training",
     "plan_workload",
     "probe",
     "probe_products",

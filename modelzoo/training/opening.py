@@ -103,6 +103,7 @@ def given_rows(
             raise InputError("expected rows to evaluate on, found none; give a file, a data set or a list of rows")
         file = data.validation
         rows, split = (file, None) if file is not None else (data.name or "", split or "validation")
+        max_rows = data.max_rows if max_rows is None else max_rows
     if isinstance(rows, str | os.PathLike):
         place = os.fspath(rows)
         return read_rows(place, split=_split(split), max_rows=max_rows), Path(place).name

@@ -1,0 +1,95 @@
+"""The command's training commands in Python: the same settings, the same runs, the same text."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import modelzoo
+from modelzoo.cli import main
+from modelzoo.config import load_settings
+from modelzoo.errors import ConfigError, InputError, SaveError
+
+SMALL = {"train": {"epochs": 1, "batch_size": 8}, "data": {"max_rows": 16}, "learning_rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> modelzoo.Run:
+    return modelzoo.train("demo", output={"folder": tmp_path_factory.mktemp("runs"), "name": "small"}, **SMALL)
+
+
+def test_changes_in_python_are_those_of_the_command_line(tmp_path: Path) -> None:
+    words = ["train.epochs=1", "learning_rate=1e-3", "betas=[0.8,0.9]", f"output.folder={tmp_path}", "output.name=007"]
+    changes = {"train": {"epochs": 1}, "learning_rate": 1e-3, "betas": (0.8, 0.9), "output": {"folder": tmp_path, "name": "007"}}
+    assert modelzoo.settings("demo", **changes) == load_settings("demo", words)
+    assert modelzoo.settings("demo", **{"train.epochs": 1, "schedule.warmup": 5}).schedule.warmup == 5
+
+
+def test_settings_need_no_recipe(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "a", "label": "x"}\n')
+    found = modelzoo.settings(model="bert-base-uncased", data={"train": rows, "columns": {"label": "kind"}}, num_train_epochs=2)
+    assert (found.recipe, found.model.name, found.train.epochs) == ("run", "bert-base-uncased", 2.0)
+    assert found.data.train == str(rows)
+    assert found.data.columns == {"label": "kind"}
+
+
+def test_changed_settings_leave_the_first_ones_as_they_are() -> None:
+    first = modelzoo.settings("demo")
+    second = modelzoo.settings(first, train={"batch_tokens": 512})
+    assert (first.train.batch_size, first.train.batch_tokens) == (16, None)
+    assert (second.train.batch_size, second.train.batch_tokens) == (None, 512)
+    assert second.data == first.data
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        modelzoo.settings("demo", lerning_rate=1, train={"bacth_size": 2, "seed": "x"}, data={"train": "nothing-here.jsonl"})
+    for expected in ("4 settings", "did you mean optimizer.lr", "did you mean train.batch_size", "found 'x'", "nothing-here.jsonl"):
+        assert expected in str(caught.value)
+    with pytest.raises(ConfigError, match=r"of this run cannot be used"):
+        modelzoo.settings(data={"train": "demo"})
+
+
+def test_a_run_is_what_its_folder_says(run: modelzoo.Run) -> None:
+    again = modelzoo.Run(run.folder)
+    assert run.is_finished
+    assert again.best == run.best == max(record["evaluation"]["accuracy"] for record in again.records if "evaluation" in record)
+    assert again.settings.optimizer.lr == 1e-3
+    assert sum("loss" in record for record in again.records) == 2
+    assert again.measured["plan"]["measured_bytes"] > 0
+    assert again.evaluate()["accuracy"] == pytest.approx(run.best)
+    assert again.model().task == "classification"
+
+
+def test_a_run_predicts_and_a_finished_one_is_not_trained_again(run: modelzoo.Run) -> None:
+    [said] = run.predict([{"question": "Did they rest well?", "passage": "Not a sound came through the walls."}])
+    assert said["label"] in {"true", "false"}
+    records = run.records
+    assert modelzoo.resume(run.folder).records == records
+
+
+def test_an_exported_run_is_proved_and_nothing_is_overwritten(run: modelzoo.Run, tmp_path: Path) -> None:
+    folder = run.export(tmp_path / "out", verified=True)
+    assert (folder / "model.safetensors").read_bytes() == (run.final / "model.safetensors").read_bytes()
+    with pytest.raises(SaveError, match="out"):
+        run.export(folder)
+
+
+def test_an_unfinished_run_has_no_result(run: modelzoo.Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"resolved\.yaml"):
+        modelzoo.Run(tmp_path)
+    (tmp_path / "resolved.yaml").write_text((run.folder / "resolved.yaml").read_text())
+    stopped = modelzoo.Run(tmp_path)
+    assert (stopped.is_finished, stopped.best, stopped.records, stopped.measured) == (False, None, [], {})
+    with pytest.raises(InputError, match=re.escape(f"modelzoo resume {tmp_path}")):
+        _ = stopped.final
+
+
+def test_a_plan_in_python_prints_as_the_command_does(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = modelzoo.plan_training(modelzoo.settings("demo", train={"batch_size": 8}), machine="a100-80gb", ranks=2)
+    assert main(["plan", "demo", "train.batch_size=8", "--machine", "a100-80gb", "--ranks", "2"]) == 0
+    assert capsys.readouterr().out == f"{plan}\n"
+    assert plan.fits
+    assert plan.peak_bytes == plan.to_json()["tiers"]["device"]["peak_bytes"]
+    assert "parameters" in plan.explain("parameters")
