@@ -1,7 +1,7 @@
 """Run settings: the schema of a recipe, its loading and its checks. Imports neither torch nor transformers."""
 
 from modelzoo.config.keys import KeyInfo
-from modelzoo.config.load import Resolved, dump_settings, load_settings, resolve_settings
+from modelzoo.config.load import Resolved, change_settings, dump_settings, load_settings, resolve_settings
 from modelzoo.config.memory import MemoryConfig
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.config.period import period_in_steps
@@ -15,6 +15,7 @@ __all__ = [
     "ParallelConfig",
     "Resolved",
     "RunSettings",
+    "change_settings",
     "dump_settings",
     "load_settings",
     "period_in_steps",
