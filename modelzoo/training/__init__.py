@@ -10,6 +10,7 @@ from modelzoo.training.progress import LineProgress, Progress, SilentProgress, S
 from modelzoo.training.result import RunResult
 from modelzoo.training.runs import resume, train
 from modelzoo.training.schedule import lr_at
+from modelzoo.training.step import MicroBatch, StepResult, build_micro_batches, take_step
 
 __all__ = [
     "EvaluationSet",
@@ -17,15 +18,19 @@ __all__ = [
     "LineProgress",
     "Loop",
     "LoopState",
+    "MicroBatch",
     "Progress",
     "RunResult",
     "SilentProgress",
     "StepReport",
+    "StepResult",
+    "build_micro_batches",
     "build_optimizer",
     "evaluate",
     "lr_at",
     "measure",
     "predict",
     "resume",
+    "take_step",
     "train",
 ]
