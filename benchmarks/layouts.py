@@ -12,11 +12,6 @@ gloo. The peak is the largest resident size of one process. DeepSpeed has to be 
 """
 
 import argparse
-import json
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -218,43 +213,6 @@ def _deepspeed(options: argparse.Namespace) -> sides.Figures:
     return _timed(options, step)
 
 
-def _two(side: Callable[[argparse.Namespace], sides.Figures]) -> sides.Side:
-    """Return a side that runs on two processes of one thread each; rank 0's figures count, with the larger peak."""
-
-    def run(options: argparse.Namespace) -> sides.Figures:
-        if "RANK" in os.environ:
-            import torch
-
-            torch.set_num_threads(1)
-            return side(options)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = str(found.getsockname()[1])
-        common = {
-            "WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "OMP_NUM_THREADS": "1",
-            "DS_ACCELERATOR": "cpu",
-        }
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, *sys.argv],
-                env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        outputs = [process.communicate()[0] for process in ranks]
-        if any(process.returncode for process in ranks):
-            raise SystemExit("a rank failed; its message is above")
-        figures: list[sides.Figures] = [json.loads(output.splitlines()[-1]) for output in outputs]
-        return {**figures[0], "peak_mib": max(one["peak_mib"] for one in figures)}
-
-    return run
-
-
 def _report(figures: Mapping[str, Sequence[sides.Figures]]) -> list[str]:
     lines = [
         f"{name:<11} {sides.median(rounds, 'step_s'):7.2f} s a step   peak {sides.median(rounds, 'peak_mib'):7.0f} MiB a process   "
@@ -289,11 +247,11 @@ if __name__ == "__main__":
         "plain": _plain,
         "prepared": _prepared,
         "sharded": _sharded,
-        "zero2": _two(lambda options: _zero(options, 2)),
-        "zero3": _two(lambda options: _zero(options, 3)),
-        "ddp": _two(_ddp),
-        "fsdp2": _two(_fsdp2),
+        "zero2": sides.on_ranks(lambda options: _zero(options, 2)),
+        "zero3": sides.on_ranks(lambda options: _zero(options, 3)),
+        "ddp": sides.on_ranks(_ddp),
+        "fsdp2": sides.on_ranks(_fsdp2),
     }
     if find_spec("deepspeed") is not None:
-        named["deepspeed"] = _two(_deepspeed)
+        named["deepspeed"] = sides.on_ranks(_deepspeed)
     sides.main(named, parser, _report)

@@ -8,7 +8,9 @@ Absolute times on a shared machine are noise: a round during which other process
 
 import argparse
 import json
+import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
@@ -54,6 +56,44 @@ def main(
         for name in chosen:
             figures[name].append(_run(name, round_number))
     print("\n".join([machine(), *report(figures)]))
+
+
+def on_ranks(side: Side, count: int = 2) -> Side:
+    """Return a side that runs on several processes of one thread each; rank 0's figures count, with the largest peaks of all.
+
+    Args:
+        side: What every process runs; it finds RANK and WORLD_SIZE in its environment, as torchrun sets them.
+        count: Number of processes.
+    """
+
+    def run(options: argparse.Namespace) -> Figures:
+        if "RANK" in os.environ:
+            import torch
+
+            torch.set_num_threads(1)
+            return side(options)
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = str(found.getsockname()[1])
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+        sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, *sys.argv],
+                env={**os.environ, **common, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(count)
+        ]
+        outputs = [process.communicate()[0] for process in ranks]
+        if any(process.returncode for process in ranks):
+            raise SystemExit("a rank failed; its message is above")
+        figures: list[Figures] = [json.loads(output.splitlines()[-1]) for output in outputs]
+        largest = {key: max(one[key] for one in figures) for key in figures[0] if key.endswith("peak_mib")}
+        return {**figures[0], **largest}
+
+    return run
 
 
 def _run(name: str, round_number: int) -> Figures:

@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from modelzoo.errors import ConfigError, RankError
 from modelzoo.launch import LISTEN_VARIABLE, Board, Place, board_of, place_of
 from modelzoo.runtime.lost import in_collective
+from modelzoo.runtime.memory import SHARED_LARGE_BYTES, give_back_at_once
 from modelzoo.runtime.roll_call import RollCall, StoreBoard
 
 __all__ = ["World", "connect"]
@@ -204,6 +205,8 @@ def connect(timeout_s: float = 60, device: str | torch.device | None = None, *, 
     if own.world_size == 1:
         return world
     started = time.monotonic()
+    if place.type == "cpu":  # what sharding saves would stay in glibc's heap
+        give_back_at_once(SHARED_LARGE_BYTES)
     store, keeper = _meeting_place(own, join_timeout_s)
     _wait_for_all(store, own, join_timeout_s - (time.monotonic() - started))
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
