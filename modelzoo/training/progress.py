@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import psutil
 import torch
 
+from modelzoo.quantities import time_text
+
 __all__ = [
     "LineProgress",
     "Progress",
@@ -130,13 +132,6 @@ def evaluation_text(step: int, values: dict[str, float], *, is_best: bool, secon
 def metrics_text(values: dict[str, Any]) -> str:
     """Return metrics as `accuracy 0.8123  loss 0.4512`."""
     return "  ".join(f"{name} {value:.4f}" for name, value in values.items())
-
-
-def time_text(seconds: float) -> str:
-    """Return a duration as 0:42, 12:05 or 3:20:00."""
-    whole = round(max(seconds, 0.0))
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -5,9 +5,11 @@ So the file of a run that was stopped and resumed equals that of one that was no
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from modelzoo.report import read_records
 
 __all__ = ["Records", "read_records"]
 
@@ -49,16 +51,6 @@ class Records:
         if self._path is not None and not self._file.closed:
             self.sync()
             self._file.close()
-
-
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the lines of a metrics file; a last line that was cut short is left out."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                return
 
 
 def _line(values: Mapping[str, Any]) -> str:

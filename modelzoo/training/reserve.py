@@ -122,7 +122,7 @@ def _draw() -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5))
-    axes = figure.subplots()
+    axes, _ = figure.subplots(2)
     axes.plot([0, 1], [0, 1], label="0123456789")
     axes.legend()
     figure.savefig(io.BytesIO(), format="png", dpi=120)

@@ -6,11 +6,12 @@ import os
 import platform
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 import torch
@@ -23,6 +24,7 @@ from modelzoo.training.forecast import Outcome
 __all__ = ["RunDirectory", "environment"]
 
 MOST_RUNS = 10_000
+LOOKS, LOOK_S = 5, 0.02
 PACKAGES = ("modelzoo-hub", "torch", "transformers", "tokenizers", "safetensors", "datasets", "numpy")
 
 
@@ -42,6 +44,7 @@ class RunDirectory:
         self.resolved = path / "resolved.yaml"
         self.result = path / "result.json"
         self.plot = path / "loss.png"
+        self.report = path / "report.html"
 
     @classmethod
     def create(cls, parent: Path, name: str) -> "RunDirectory":
@@ -129,7 +132,7 @@ class RunDirectory:
         """
         with (self.path / "run.lock").open("a+", encoding="utf-8") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(file)
             except OSError as error:
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
@@ -138,6 +141,18 @@ class RunDirectory:
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+
+def _lock(file: IO[str]) -> None:
+    """Take the lock, also from one who only looks whether it is held, which takes an instant."""
+    for _ in range(LOOKS):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOOK_S)
+        else:
+            return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def environment(world: World) -> dict[str, Any]:

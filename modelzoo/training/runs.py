@@ -24,20 +24,19 @@ from modelzoo.runtime import (
     load_model,
     prepared,
     raise_together,
-    report,
     seed_everything,
 )
-from modelzoo.runtime.memory import SHARED_LARGE_BYTES, give_back_at_once
 from modelzoo.runtime.tiers import tiers_of
 from modelzoo.training.attempt import attempt
+from modelzoo.training.ending import record_ending, recorded_failure
 from modelzoo.training.evaluation import measure
-from modelzoo.training.forecast import compare, forecast
+from modelzoo.training.forecast import forecast
+from modelzoo.training.forms import store_chat
 from modelzoo.training.identity import deciding_settings, identity_of
 from modelzoo.training.job import Job
 from modelzoo.training.loop import Loop
 from modelzoo.training.optimizer import build_optimizer
 from modelzoo.training.options import runtime_options
-from modelzoo.training.plot import plot_run
 from modelzoo.training.preparation import Prepared, prepare
 from modelzoo.training.progress import Progress, SilentProgress, metrics_text, time_text
 from modelzoo.training.progress_choice import choose_progress
@@ -105,6 +104,7 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
         directory = _open_directory(world, settings, directory, stack)
         if world.is_main:
             stack.enter_context(run_log(directory.log))
+            stack.enter_context(recorded_failure(directory))
         progress = (progress or choose_progress(settings.output.log_every_s)) if world.is_main else SilentProgress()
         stack.callback(progress.close)
         if is_new:
@@ -113,6 +113,8 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
         elif (done := world.broadcast(_finished(directory) if world.is_main else None)) is not None:
             progress.note(f"run      {directory.path} is finished already: step {done.step} of {done.total_steps}")
             return done
+        if world.is_main:
+            directory.result.unlink(missing_ok=True)
         return _train_and_finish(settings, data, world, directory, progress, stack)
 
 
@@ -138,8 +140,6 @@ def _train_and_finish(
     if settings.memory.is_used:
         evaluated = data.evaluation.dataset.lengths if data.evaluation is not None else ()
         reserved = reserved_bytes(settings, data.pretrained.skeleton(), data.train, world, evaluated=evaluated)
-    elif world.world_size > 1:
-        give_back_at_once(SHARED_LARGE_BYTES)
     plan = forecast(settings, data.pretrained.skeleton(), data.train, world) if world.is_main else None
     model = data.pretrained.load(layout(world, settings.parallel, settings.memory, reserved_bytes=reserved))
     tiers = tiers_of(model)
@@ -170,6 +170,8 @@ def _train_and_finish(
         seconds=state.seconds,
     )
     if stopped != "finished":
+        if world.is_main:
+            record_ending(job, world, directory, result)
         progress.note(
             f"{stopped} at step {state.step} of {job.total_steps}, which is saved; continue with: {result.resume_command}"
         )
@@ -214,15 +216,14 @@ def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, pro
     job.model.eval()
     world.enter("writing the final model")
     job.model.save_pretrained(directory.final, overwrite=True)
+    if data.train.form == "chat":
+        raise_together(world, attempt(lambda: store_chat(directory.final, job.settings) if world.is_main else None)[1])
     test = measure(job.model, data.test, world) if data.test is not None else None
     values = {**result.to_json(), "test": test}
     result = RunResult.from_json(values, directory.path, directory.final)
     if world.is_main:
-        directory.write_result(result.to_json())
-        found = report(job.model, job.optimizer)
-        outcome = None if job.plan is None else compare(job.plan, found, world)
-        directory.write_report(found, outcome)
-        progress.note(plot_run(directory.metrics, directory.plot, result.metric))
+        record_ending(job, world, directory, result)
+        progress.note(f"report   {directory.report}")
     if test is not None:
         progress.note(f"test     {metrics_text(test)}")
     best_text = "" if result.best_metric is None else f"   best {result.metric} {result.best_metric:.4f} (step {result.best_step})"
@@ -252,6 +253,8 @@ def _finished(directory: RunDirectory) -> RunResult | None:
     if not (directory.result.is_file() and directory.final.is_dir()):
         return None
     values = json.loads(directory.result.read_text(encoding="utf-8"))
+    if values["stopped"] != "finished":
+        return None
     return RunResult.from_json(values, directory.path, directory.final)
 
 

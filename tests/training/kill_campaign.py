@@ -12,10 +12,10 @@ from distributed import PRELOADED, _enter, _free_port
 from tiny_runs import settings_for
 
 from modelzoo.errors import CheckpointError
+from modelzoo.report import read_records
 from modelzoo.runtime import find_latest, read_manifest
 from modelzoo.runtime.checkpoints.reading import StateReader
 from modelzoo.training import SilentProgress, resume, train
-from modelzoo.training.records import read_records
 
 STEPS = 48
 TIMEOUT_S = 20

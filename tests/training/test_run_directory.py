@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from modelzoo.errors import CheckpointError, InputError, SaveError
+from modelzoo.report import read_records
 from modelzoo.runtime import connect
 from modelzoo.training.loop_state import LoopState
-from modelzoo.training.plot import plot_run
-from modelzoo.training.records import Records, read_records
+from modelzoo.training.records import Records
 from modelzoo.training.run_directory import RunDirectory, environment
 
 
@@ -79,21 +79,3 @@ def test_state_of_another_version_is_refused_by_field():
     assert LoopState.from_json(LoopState(step=3, best_value=0.1).to_json()) == LoopState(step=3, best_value=0.1)
     with pytest.raises(CheckpointError, match="unexpected keyword argument 'scale'"):
         LoopState.from_json({"scale": 1.0})
-
-
-def test_plot_is_a_picture(tmp_path):
-    records = Records(tmp_path / "metrics.jsonl")
-    for step in range(1, 5):
-        records.add({"step": step, "loss": 1 / step})
-    records.add({"step": 4, "evaluation": {"accuracy": 0.5}})
-    records.close()
-    target = tmp_path / "loss.png"
-    assert plot_run(tmp_path / "metrics.jsonl", target, "accuracy") == f"picture  {target}"
-    assert target.read_bytes().startswith(b"\x89PNG")
-
-
-def test_plot_without_matplotlib_is_a_note(tmp_path, monkeypatch):
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "matplotlib is not installed" in plot_run(tmp_path / "metrics.jsonl", tmp_path / "loss.png", "accuracy")

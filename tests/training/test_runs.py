@@ -9,10 +9,10 @@ from tiny_runs import rows, settings_for, write_rows
 
 from modelzoo.config import load_settings
 from modelzoo.errors import CheckpointError, DataError, InputError, NonFiniteError, SaveError
+from modelzoo.report import read_records
 from modelzoo.runtime import find_latest
 from modelzoo.training import SilentProgress, resume, train
 from modelzoo.training.loop import Loop
-from modelzoo.training.records import read_records
 from modelzoo.training.run_directory import RunDirectory
 
 

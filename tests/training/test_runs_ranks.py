@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from tiny_runs import settings_for
 
 from modelzoo.config import RunSettings
+from modelzoo.report import read_records
 from modelzoo.training import RunResult, SilentProgress, resume, train
-from modelzoo.training.records import read_records
 
 
 def settings_of(folder: str, name: str) -> RunSettings:

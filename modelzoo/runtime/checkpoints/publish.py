@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 from modelzoo.errors import SaveError
+from modelzoo.quantities import readable_size
 from modelzoo.runtime.checkpoints.durable import DurableFile, WrittenFile
 
 __all__ = [
@@ -118,12 +119,3 @@ def check_space(folder: Path, needed_bytes: int, doing: str) -> None:
             f"{doing} needs {readable_size(needed_bytes + SPARE_BYTES)}, {readable_size(free)} free at {folder}; "
             "free some space and resume: what was saved before is intact"
         )
-
-
-def readable_size(size_bytes: float) -> str:
-    """Return a size in the binary unit that fits: `1.5 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size_bytes) < 1024 or unit == "GiB":
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    raise AssertionError("unreachable")
