@@ -75,6 +75,12 @@ DINOV2 = FamilyConverter(
     model_type="dinov2",
     table=ConfigTable(_FIELDS, _REQUIRE, (image_sizes(patch_size=14),)),
     architectures={"base": "Dinov2Model", "classification": "Dinov2ForImageClassification"},
+    module_names=(
+        ("attention.attention.query", "attention.q_proj"),
+        ("attention.attention.key", "attention.k_proj"),
+        ("attention.attention.value", "attention.v_proj"),
+        ("attention.output.dense", "attention.o_proj"),
+    ),
     mappings=_mapping,
     sizes={f"{_ATTENTION}.inner.output.weight": ("hidden_size", "hidden_size")},
 )

@@ -33,6 +33,8 @@ class FamilyConverter:
         new_parts: Beginnings of our names that a file may lack: they start anew and are reported.
         sizes: For some of our names (with placeholders), the config's fields that give their shape.
         counts: For each placeholder, the config's field that gives its count.
+        module_names: (part of a file's names, what transformers' own module is called in its place), where the two differ, in
+            order; an adapter goes by the modules.
         is_tied_by_tensors: Whether a file's tensors, and not its config, say if the output layer is the token embedding.
     """
 
@@ -44,7 +46,19 @@ class FamilyConverter:
     new_parts: tuple[str, ...] = ("head.", "pooler.")
     sizes: MappingABC[str, tuple[str, ...]] = field(default_factory=dict)
     counts: MappingABC[str, str] = field(default_factory=lambda: {"layer": "num_layers"})
+    module_names: tuple[tuple[str, str], ...] = ()
     is_tied_by_tensors: bool = False
+
+    def module_name(self, name: str, *, back: bool = False) -> str:
+        """Return the name of transformers' module for that of a file.
+
+        Args:
+            name: Of a tensor or module.
+            back: Whether to go the other way; a name that is a file's already stays.
+        """
+        for file, module in reversed(self.module_names) if back else self.module_names:
+            name = name.replace(module, file) if back else name.replace(file, module)
+        return name
 
     def weights(self, task: Task, *, tied: bool = True, values: MappingABC[str, Any] | None = None) -> Mapping:
         """Return the table of tensor names.

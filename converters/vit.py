@@ -102,6 +102,15 @@ VIT = FamilyConverter(
     model_type="vit",
     table=ConfigTable(_FIELDS, (SINGLE_LABEL,), (image_sizes(),)),
     architectures={"base": "ViTModel", "classification": "ViTForImageClassification"},
+    module_names=(
+        ("attention.attention.query", "attention.q_proj"),
+        ("attention.attention.key", "attention.k_proj"),
+        ("attention.attention.value", "attention.v_proj"),
+        ("attention.output.dense", "attention.o_proj"),
+        ("intermediate.dense", "mlp.fc1"),
+        ("output.dense", "mlp.fc2"),
+        ("encoder.layer.", "layers."),
+    ),
     mappings=_mapping,
     sizes={
         "encoder.layers.{layer}.self_attention.sublayer.output.weight": ("hidden_size", "hidden_size"),

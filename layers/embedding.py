@@ -1,5 +1,7 @@
 """Lookup tables: tokens (also used backwards, as a tied output head) and learned positions."""
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -8,7 +10,19 @@ from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
 from modelzoo.layers.linear import TensorSplit
 from modelzoo.layers.vocabulary import Vocabulary
 
-__all__ = ["Embedding", "LearnedPositionEmbedding"]
+__all__ = ["Embedding", "EmbeddingAdapter", "LearnedPositionEmbedding"]
+
+
+class EmbeddingAdapter(Protocol):
+    """What fine-tuning may set as the `adapter` of a table, to change the rows that are looked up; scores are left alone."""
+
+    def __call__(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """Return the changed rows.
+
+        Args:
+            ids: (...) int.
+            rows: (..., embedding_dim) float, before the table's scale.
+        """
 
 
 class Embedding(nn.Module):
@@ -46,6 +60,8 @@ class Embedding(nn.Module):
         self.scale = scale
         self.tensor_split = tensor_split
         self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim))
+        self.adapter: EmbeddingAdapter | None = None
+        """A module that changes the rows that are looked up; None for none."""
         init_when_built(self)
 
     def init_weights(self, std: float = DEFAULT_STD) -> None:
@@ -65,6 +81,8 @@ class Embedding(nn.Module):
             (..., embedding_dim) float.
         """
         rows = F.embedding(ids, self.weight, self.padding_idx)
+        if self.adapter is not None:
+            rows = self.adapter(ids, rows)
         return rows if self.scale == 1.0 else rows * self.scale
 
     def logits(self, hidden: Tensor) -> Tensor:

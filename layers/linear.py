@@ -1,6 +1,6 @@
 """A linear map that says how it may be split over a tensor axis."""
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -9,11 +9,24 @@ from torch import Tensor, nn
 from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
 from modelzoo.layers.vocabulary import Vocabulary
 
-__all__ = ["Linear", "TensorSplit"]
+__all__ = ["Linear", "LinearAdapter", "TensorSplit"]
 
 TensorSplit = Literal["column", "row", "vocabulary", "heads"]
 """How a tensor-parallel runtime may cut a weight: by output features, by input features, by the rows of a table or the outputs of a
 head over the vocabulary, by the columns of a table of attention heads."""
+
+
+class LinearAdapter(Protocol):
+    """What fine-tuning may set as the `adapter` of a map, to change what comes out of it."""
+
+    def __call__(self, hidden: Tensor, mapped: Tensor, linear: "Linear") -> Tensor:
+        """Return the changed output.
+
+        Args:
+            hidden: (..., in_features) float that was mapped.
+            mapped: (..., out_features) float that the map made of it.
+            linear: The map: its weight, bias and scale.
+        """
 
 
 class Linear(nn.Module):
@@ -47,6 +60,8 @@ class Linear(nn.Module):
         self.tensor_split = tensor_split
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.adapter: LinearAdapter | None = None
+        """A module that changes what comes out; None for none."""
         init_when_built(self)
 
     def init_weights(self, std: float = DEFAULT_STD) -> None:
@@ -65,9 +80,11 @@ class Linear(nn.Module):
             (..., out_features) float.
         """
         if self.scale == 1.0:
-            return F.linear(hidden, self.weight, self.bias)
-        mapped = F.linear(hidden, self.weight) * self.scale
-        return mapped if self.bias is None else mapped + self.bias
+            mapped = F.linear(hidden, self.weight, self.bias)
+        else:
+            mapped = F.linear(hidden, self.weight) * self.scale
+            mapped = mapped if self.bias is None else mapped + self.bias
+        return mapped if self.adapter is None else self.adapter(hidden, mapped, self)
 
     def extra_repr(self) -> str:
         """What `print` shows of this layer."""

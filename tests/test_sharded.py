@@ -17,7 +17,7 @@ def every_cut(data: int, tensor: int) -> None:
     from torch.distributed.fsdp import fully_shard
 
     from modelzoo.runtime import connect
-    from modelzoo.runtime.tensor_parallel import _cut
+    from modelzoo.runtime.local_view import cut_parameter
 
     with connect(device="cpu"):
         mesh = init_device_mesh("cpu", (data, tensor), mesh_dim_names=("shard", "tensor"))
@@ -29,7 +29,7 @@ def every_cut(data: int, tensor: int) -> None:
                 model = nn.Module()
                 model.weight = nn.Parameter(whole.clone())
                 if dim is not None:
-                    model.weight = _cut(model.weight, mesh["tensor"], dim)
+                    model.weight = cut_parameter(model.weight, mesh["tensor"], dim)
                 fully_shard(model, mesh=mesh["shard"])
                 found = model.weight
                 assert is_sharded(found)

@@ -8,6 +8,7 @@ from typing import Any
 from modelzoo.errors import CheckpointError
 
 __all__ = [
+    "ADAPTER_FILES",
     "CONFIG_FILE",
     "COPIED_FILES",
     "TOKENIZER_FILES",
@@ -42,6 +43,9 @@ TOKENIZER_FILES = (
 COPIED_FILES = (*TOKENIZER_FILES, "generation_config.json", "preprocessor_config.json")
 """What is copied as it stands when a model is saved again: the tokenizer, how transformers generates by default, and what is done
 to images before they are read."""
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""What PEFT keeps an adapter in: what its tensors mean, and the tensors."""
 
 WEIGHT_FILES = re.compile(r"(model|pytorch_model)(-[0-9]{5}-of-[0-9]{5})?\.(safetensors|bin)(\.index\.json)?")
 """The names that transformers gives to weights."""

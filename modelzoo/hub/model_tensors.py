@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from modelzoo.errors import CheckpointError
 from modelzoo.sharded import full_tensor, held, is_sharded, local_part, write_local
 
-__all__ = ["Slot", "gathered", "put_local", "slots"]
+__all__ = ["Slot", "gathered", "has_adapter", "put_local", "slots"]
 
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 
@@ -40,12 +40,18 @@ class Slot:
         self.tensor = new
 
 
+def has_adapter(model: nn.Module) -> bool:
+    """Return whether something that is no part of the model's own files is attached to it."""
+    return any(getattr(module, "is_adapter", False) for module in model.modules())
+
+
 def slots(model: nn.Module) -> dict[str, Slot]:
     """Return a model's parameters and persistent buffers by name, each once; names of wrappers are left out.
 
-    A tied tensor stands under the first of its names.
+    A tied tensor stands under the first of its names. What an adapter holds (`is_adapter`) is no part of a model's own files.
     """
-    stored = set(model.state_dict(keep_vars=True))
+    attached = [f"{name}." for name, module in model.named_modules() if getattr(module, "is_adapter", False)]
+    stored = {name for name in model.state_dict(keep_vars=True) if not name.startswith(tuple(attached))}
     result: dict[str, Slot] = {}
     first: dict[int, str] = {}
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from modelzoo.errors import SaveError
-from modelzoo.hub.files import CONFIG_FILE, COPIED_FILES, WEIGHT_FILES
+from modelzoo.hub.files import ADAPTER_FILES, CONFIG_FILE, COPIED_FILES, WEIGHT_FILES
 
 __all__ = ["FACTS_FILE", "published", "require_space", "require_target"]
 
@@ -19,7 +19,7 @@ _SLACK_BYTES = 2**20
 
 
 def _is_model_file(name: str) -> bool:
-    return name in (CONFIG_FILE, FACTS_FILE, *COPIED_FILES) or WEIGHT_FILES.fullmatch(name) is not None
+    return name in (CONFIG_FILE, FACTS_FILE, *ADAPTER_FILES, *COPIED_FILES) or WEIGHT_FILES.fullmatch(name) is not None
 
 
 def require_target(target: Path, *, overwrite: bool) -> None:

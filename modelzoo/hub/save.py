@@ -15,14 +15,14 @@ from modelzoo.converters.family import size_problems
 from modelzoo.errors import CheckpointError, SaveError, listing
 from modelzoo.hub.facts import ModelFacts
 from modelzoo.hub.files import CONFIG_FILE, COPIED_FILES, check_inside, origin
-from modelzoo.hub.model_tensors import Slot, gathered, slots
+from modelzoo.hub.model_tensors import Slot, gathered, has_adapter, slots
 from modelzoo.hub.publish import FACTS_FILE, published, require_space, require_target
 from modelzoo.hub.ranks import agreed, first_rank
 from modelzoo.hub.safetensors_file import DTYPE_NAMES, header_of, write_safetensors
 from modelzoo.hub.shards import Spec, divided, index_text, json_text, shard_bytes, spec_bytes, write_file
 from modelzoo.sharded import is_sharded
 
-__all__ = ["save_pretrained"]
+__all__ = ["copied_files", "save_pretrained"]
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,16 @@ def save_pretrained(
         The folder.
 
     Raises:
-        SaveError: The folder is in use, there is not enough space, or the disk fails; what was there before is as it was.
+        SaveError: The folder is in use, there is not enough space, the disk fails, or the model has an adapter; what was there
+            before is as it was.
         CheckpointError: The model's tensors, its config and the table of names do not agree; nothing is written.
     """
     target = Path(folder).expanduser()
+    if has_adapter(model):
+        raise SaveError(
+            f"{target}: a model with an adapter is not one model's weights: write the adapter with modelzoo.adapters.save_adapter, "
+            "or put it into the weights with merge_adapter first"
+        )
     places = slots(model)
     together = any(is_sharded(slot.tensor) for slot in places.values())
     export = _planned(places, facts, dtype, shard_bytes(max_shard_size))
@@ -170,7 +176,7 @@ def _write_first(target: Path, export: _Export, places: Mapping[str, Slot], fact
     try:
         require_target(target, overwrite=overwrite)
         texts = _texts(export, facts)
-        texts |= {name: path.read_bytes() for name, path in _copied_files(facts.source_folder).items()}
+        texts |= {name: path.read_bytes() for name, path in copied_files(facts.source_folder).items()}
         require_space(target, export.size_bytes + sum(len(text) for text in texts.values()))
         with published(target) as temporary:
             for name, spec in export.files.items():
@@ -204,7 +210,7 @@ def _texts(export: _Export, facts: ModelFacts) -> dict[str, bytes]:
     return texts | index_text(export.files)
 
 
-def _copied_files(folder: Path | None) -> dict[str, Path]:
+def copied_files(folder: Path | None) -> dict[str, Path]:
     """Return the files of the model's own folder that are copied, by name."""
     if folder is None or not folder.is_dir():
         return {}

@@ -128,7 +128,7 @@ class TextEmbeddings(nn.Module):
         """
         hidden = self.token(ids)
         if self.segment is not None:
-            hidden = hidden + (self.segment.weight[0] if segments is None else self.segment(segments))
+            hidden = hidden + self.segment(ids.new_zeros(1) if segments is None else segments)
         embedded: Tensor = self.dropout(self.norm(hidden + self.position(positions)))
         return embedded if self.projection is None else self.projection(embedded)
 

@@ -90,6 +90,10 @@ def lm_loss(hidden: Tensor, table: Embedding | Linear, targets: Tensor) -> Tenso
     supervised = targets != IGNORED
     vocabulary = table.vocabulary
     rows = hidden[supervised]
+    if isinstance(table, Linear) and table.adapter is not None:
+        # what changes the head's scores has dropout and gradients of its own, which only its forward knows
+        scores: Tensor = table(rows)
+        return F.cross_entropy(scores.float(), targets[supervised], reduction="sum") / supervised.sum().clamp(min=1)
     weight: Tensor = table.weight
     bias: Tensor | None = getattr(table, "bias", None)
     if vocabulary is not None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo.runtime.collectives import TensorAxis
-from modelzoo.runtime.tensor_parallel import Shared
+from modelzoo.runtime.local_view import Shared
 from modelzoo.runtime.token_slices import add_and_cut, cut, exchange, gather
 
 __all__ = ["slice_tokens"]

@@ -12,23 +12,23 @@ tensor axis, and its `forward` runs on this rank's part, with what has to be exc
 Attributes that a module lists in `tensor_counts` (numbers of heads) are divided. Parts that it lists in `tensor_shared` (norms of
 heads) keep whole weights, whose gradients are summed. Maps that it lists in `tensor_grouped` (key and value, whose heads are shared
 by groups of query heads) are kept whole where their number does not divide; each rank picks the heads that its queries share. What
-declares nothing is computed by every rank alike, on whole weights.
+is attached to a map (an adapter) is cut with it (`local_view`). What declares nothing is computed by every rank alike, on whole
+weights.
 """
 
 from collections.abc import Mapping
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor
 
 from modelzoo.errors import ConfigError, listing
 from modelzoo.runtime.collectives import TensorAxis
-from modelzoo.sharded import local_box
+from modelzoo.runtime.local_view import Local, Shared, cut_parameter, cut_parts, local_part_of
 
-__all__ = ["Shared", "split"]
+__all__ = ["split"]
 
 _DIMS: dict[str, dict[str, int]] = {
     "column": {"weight": 0, "bias": 0},
@@ -65,9 +65,12 @@ def split(model: nn.Module, mesh: DeviceMesh, axis: TensorAxis) -> None:
             parameter = module._parameters.get(name)
             if parameter is not None and not isinstance(parameter, DTensor):
                 if id(parameter) not in places:
-                    places[id(parameter)] = _cut(parameter, mesh, dim)
+                    places[id(parameter)] = cut_parameter(parameter, mesh, dim)
                 module._parameters[name] = places[id(parameter)]
         _replace_forward(module, kind, axis)
+        cut_parts(module, str(kind), mesh, axis)
+    for module in grouped:
+        cut_parts(module, "whole", mesh, axis)
     for module in list(model.modules()):
         _divide_heads(module, grouped, axis)
 
@@ -138,33 +141,6 @@ def _check(model: nn.Module, chosen: list[tuple[str, nn.Module]], size: int) -> 
         raise ConfigError(f"parallel.tensor={size} does not fit the model, nothing was cut:\n{listing(problems)}")
 
 
-def _cut(parameter: nn.Parameter, mesh: DeviceMesh, dim: int) -> nn.Parameter:
-    """Return a parameter that is a DTensor over the tensor axis, with this rank's part of the values."""
-    shape, stride = parameter.shape, parameter.stride()
-    whole = DTensor.from_local(torch.empty(shape, device="meta"), mesh, [Replicate()], run_check=False)
-    boxes = DTensor.from_local(torch.empty(0, device="meta"), mesh, [Shard(dim)], run_check=False, shape=whole.shape, stride=stride)
-    local = parameter.detach()[local_box(boxes)].clone(memory_format=torch.contiguous_format)
-    cut = DTensor.from_local(local, mesh, [Shard(dim)], run_check=False, shape=shape, stride=stride)
-    return nn.Parameter(cut, requires_grad=parameter.requires_grad)
-
-
-class _Local:
-    """A module seen with this rank's part of its parameters: its methods run on those."""
-
-    def __init__(self, module: nn.Module, **values: Any) -> None:
-        self.__dict__.update(values, _module=module)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(type(self._module), name, None)
-        if isinstance(found, FunctionType):
-            return MethodType(found, self)
-        return getattr(self._module, name)
-
-
-def _local(parameter: Tensor | None) -> Tensor | None:
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
-
-
 def _replace_forward(module: nn.Module, kind: str | Mapping[str, int], axis: TensorAxis) -> None:
     """Let a module compute on its part: on the instance, so that names, hooks and the class stay as they are."""
     layer: Any = module
@@ -187,7 +163,7 @@ class _Column:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         module = self._module
-        local = _Local(module, weight=_local(module.weight), bias=_local(module.bias))
+        local = Local(module, weight=local_part_of(module.weight), bias=local_part_of(module.bias))
         result: Tensor = type(module).forward(local, self._axis.enter(hidden))
         return result
 
@@ -198,7 +174,7 @@ class _Row:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         module = self._module
-        part = type(module).forward(_Local(module, weight=_local(module.weight), bias=None), hidden)
+        part = type(module).forward(Local(module, weight=local_part_of(module.weight), bias=None), hidden)
         total = self._axis.leave(part)
         if module.bias is None:
             return total
@@ -212,20 +188,7 @@ class _Heads:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._module
-        return type(module).forward(_Local(module, weight=_local(module.weight)), *args, **kwargs)
-
-
-class Shared:
-    """A part on whole weights that sees other values on each rank."""
-
-    def __init__(self, module: Any, axis: TensorAxis) -> None:
-        self._module, self._axis = module, axis
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the part's own forward."""
-        module = self._module
-        own = {name: self._axis.share(each) for name, each in module.named_parameters(recurse=False)}
-        return type(module).forward(_Local(module, **own), *args, **kwargs)
+        return type(module).forward(Local(module, weight=local_part_of(module.weight)), *args, **kwargs)
 
 
 class _Grouped(Shared):
@@ -247,7 +210,7 @@ class _Experts:
 
     def __call__(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         module = self._module
-        local = _Local(module, **{name: _local(getattr(module, name)) for name in self._names})
+        local = Local(module, **{name: local_part_of(getattr(module, name)) for name in self._names})
         return self._axis.leave(type(module).forward(local, self._axis.enter(rows), *args, **kwargs))
 
 
@@ -270,26 +233,26 @@ class _Table:
         is_own = (ids >= self.start) & (ids < self.end)
         padding = module.padding_idx
         own = padding - self.start if isinstance(padding, int) and self.start <= padding < self.end else None
-        local = _Local(module, weight=self.weight(), padding_idx=own)
+        local = Local(module, weight=self.weight(), padding_idx=own)
         rows = type(module).forward(local, torch.where(is_own, ids - self.start, 0))
         return self._axis.leave(rows.masked_fill(~is_own.unsqueeze(-1), 0))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score the whole vocabulary."""
         module = self._module
-        local = _Local(module, weight=self.weight(), bias=self.bias())
+        local = Local(module, weight=self.weight(), bias=self.bias())
         method = type(module).logits if hasattr(module, "padding_idx") else type(module).forward
         return self._axis.gather(method(local, self._axis.enter(hidden)), self._sizes)
 
     def weight(self) -> Tensor:
         """Return the rows of this rank."""
-        weight = _local(self._module.weight)
+        weight = local_part_of(self._module.weight)
         assert weight is not None
         return weight
 
     def bias(self) -> Tensor | None:
         """Return their biases."""
-        return _local(getattr(self._module, "bias", None))
+        return local_part_of(getattr(self._module, "bias", None))
 
     def enter(self, hidden: Tensor) -> Tensor:
         """Return `hidden`; its gradient is summed over the ranks."""

@@ -1,0 +1,46 @@
+"""Putting a change of low rank into the weights that it changes."""
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from modelzoo.adapters.attach import Adaptable, adapter_of, low_rank_parts, remove_adapter
+from modelzoo.adapters.lora import LowRankTable
+from modelzoo.errors import ConfigError
+from modelzoo.sharded import is_sharded
+
+__all__ = ["merge_adapter"]
+
+
+@torch.no_grad()
+def merge_adapter(model: nn.Module) -> None:
+    """Put a model's adapter into its weights, in place: a plain model of the same outputs, all of it trainable again.
+
+    Sums are taken in float32 and rounded once to the weights' own dtype.
+
+    Args:
+        model: With an adapter, plain (not sharded).
+
+    Raises:
+        ConfigError: It has none, is sharded, or a table changes that scores the vocabulary as well: an adapter changes what is
+            looked up alone, and one table cannot hold both.
+    """
+    config = adapter_of(model)
+    if config is None:
+        raise ConfigError(f"{type(model).__name__} has no adapter to merge")
+    if any(is_sharded(parameter) for parameter in model.parameters()):
+        raise ConfigError(f"{type(model).__name__} is sharded; save the adapter, load it on one process and merge it there")
+    parts = dict(low_rank_parts(model))
+    facts = cast(Adaptable, model).facts()
+    is_tied = bool(facts.values.get("tie_word_embeddings", False)) and facts.task in ("causal_lm", "seq2seq_lm", "masked_lm")
+    tables = [name for name, part in parts.items() if isinstance(part, LowRankTable) and name.rpartition(".")[2] == "token"]
+    if tables and is_tied:
+        raise ConfigError(
+            f"{tables[0]}: the table also scores the vocabulary (tie_word_embeddings), and its change holds for what is looked up "
+            "alone; keep the adapter as it is, or train one without this target"
+        )
+    for name, part in parts.items():
+        module: Any = model.get_submodule(name)
+        module.weight.data = part.merged(module.weight)
+    remove_adapter(model)

@@ -1,0 +1,70 @@
+"""A PEFT folder in memory: its config, its tensors, and what its config says of each module."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from modelzoo.adapters.peft_write import TASK_TYPES
+
+__all__ = ["AdapterFile", "Scale"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterFile:
+    """An adapter's folder, read and checked as far as that goes without the base."""
+
+    folder: Path
+    values: Mapping[str, Any]
+    """Of adapter_config.json."""
+    tensors: Mapping[str, Tensor]
+    """By PEFT's names without its prefix."""
+    own: Mapping[str, Any]
+    """Of modelzoo.json; empty for an adapter that was made elsewhere."""
+
+    @property
+    def base(self) -> str | None:
+        """Folder or hub id of the base."""
+        return self.values.get("base_model_name_or_path")
+
+    @property
+    def task(self) -> str | None:
+        """What the adapter is for; None where its file does not say."""
+        named = self.own.get("task")
+        return named or next((task for task, name in TASK_TYPES.items() if name and name == self.values.get("task_type")), None)
+
+    @property
+    def scale_of(self) -> "Scale":
+        """Rank and scale of each module, as the config's patterns give them."""
+        return Scale(self.values)
+
+    def num_labels(self) -> int | None:
+        """Return the outputs of a head that stands in the file, by the names that transformers gives to heads."""
+        heads = ("classifier", "score", "classifier.out_proj", "classifier.dense.out_proj", "qa_outputs")
+        return next((len(self.tensors[f"{name}.weight"]) for name in heads if f"{name}.weight" in self.tensors), None)
+
+
+class Scale:
+    """PEFT's rank and scale of a module: the first pattern that matches its path, or the common value.
+
+    Args:
+        values: Of adapter_config.json.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __call__(self, theirs: str) -> tuple[int, float]:
+        """Return rank and scale."""
+        rank, alpha = self._find("rank_pattern", "r", theirs), self._find("alpha_pattern", "lora_alpha", theirs)
+        return int(rank), alpha / (math.sqrt(rank) if self._values.get("use_rslora") else rank)
+
+    def _find(self, pattern: str, common: str, theirs: str) -> float:
+        for key, value in (self._values.get(pattern) or {}).items():
+            if re.match(rf"(.*\.)?({key})$", theirs):
+                return float(value)
+        return float(self._values[common])

@@ -1,0 +1,64 @@
+"""Training a few values beside a frozen model: the recipe's section `adapter`, in PEFT's words."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from modelzoo.config.keys import Key
+from modelzoo.config.section import Section
+
+__all__ = ["AdapterConfig", "AdapterMethod"]
+
+AdapterMethod = Literal["lora", "dora", "bias"]
+
+
+def _as_tuple(value: Any) -> Any:
+    """Return a YAML list as the tuple that the field holds, and one name alone as a tuple of it."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Key("", (), "a list of names")]
+
+
+class AdapterConfig(Section):
+    """Which few values are trained while the model itself stays frozen."""
+
+    method: Annotated[AdapterMethod | None, Key("", ("peft_type",))] = None
+    """lora and dora change maps and tables by little, bias trains the biases alone; null trains the whole model."""
+    r: Annotated[int, Field(ge=1, le=4096), Key("", ("lora_r", "lora_rank"))] = 8
+    """Rank of a change (lora, dora): it takes r * (in + out) values a map."""
+    alpha: Annotated[float, Field(gt=0), Key("", ("lora_alpha",))] = 16.0
+    """A change is multiplied by alpha / r, or by alpha / sqrt(r) when rank_stabilized."""
+    dropout: Annotated[float, Field(ge=0, lt=1), Key("probability", ("lora_dropout",))] = 0.0
+    """Of what the change reads, in training."""
+    rank_stabilized: Annotated[bool, Key("", ("use_rslora",))] = False
+    """Whether the change is scaled by alpha / sqrt(r) (Kalajdzievski, 2023), for large ranks."""
+    targets: Annotated[Names, Key("", ("target_modules", "lora_target"), "a list of names of maps and tables")] = ("auto",)
+    """Maps and tables that change: the last parts of our names ([query, value]); auto is every map of the blocks."""
+    train_also: Annotated[Names, Key("", ("modules_to_save",), "a list of names of parts")] = ()
+    """Parts that are trained whole beside the adapter, as [pooler]; the head of a task with labels or answers always is."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything is frozen."""
+        return self.method is not None
+
+    @property
+    def is_low_rank(self) -> bool:
+        """Whether maps get a change of low rank."""
+        return self.method in ("lora", "dora")
+
+    @property
+    def scale(self) -> float:
+        """Factor on a change."""
+        return float(self.alpha / (self.r**0.5 if self.rank_stabilized else self.r))
+
+    @model_validator(mode="after")
+    def _targets_are_named(self) -> "AdapterConfig":
+        if not self.targets:
+            raise ValueError("targets is empty; name maps such as [query, value], or use auto")
+        if "auto" in self.targets and len(self.targets) > 1:
+            raise ValueError(f"targets={list(self.targets)}: auto stands for every map of the blocks; remove it, or the others")
+        return self
