@@ -19,7 +19,9 @@ from modelzoo.cli.doctor import doctor
 from modelzoo.cli.families import models
 from modelzoo.cli.generate_command import generate
 from modelzoo.cli.plan_command import plan
+from modelzoo.cli.run_commands import compare, plot, runs
 from modelzoo.cli.screen import Command, first_screen
+from modelzoo.cli.show_command import show
 from modelzoo.cli.slurm_command import slurm
 from modelzoo.cli.training_commands import resume, train
 from modelzoo.cli.use_commands import evaluate, predict
@@ -28,21 +30,27 @@ from modelzoo.errors import InputError, ModelZooError, closest
 __all__ = ["COMMANDS", "build_app", "main"]
 
 COMMANDS = (
-    Command("start", demo, "[key=value ...]", "ten seconds on two cores, nothing from the network", takes_settings=True),
-    Command("", recipes, "", "complete runs that ship with the project"),
+    Command("start", recipes, "", "complete runs that ship with the project"),
     Command("", init, "RECIPE", "copy a recipe here to edit it"),
-    Command("", plan, "RECIPE [key=value ...]", "memory, time and disk it will take, and what would fit", takes_settings=True),
+    Command("", demo, "[key=value ...]", "ten seconds on two cores, nothing from the network", takes_settings=True),
+    Command("look", plan, "RECIPE [key=value ...]", "memory, time and disk it will take, and what would fit", takes_settings=True),
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
     Command("", resume, "RUN", "continue a run exactly where it stopped"),
     Command("", slurm, "RECIPE --nodes N", "an sbatch file that saves, requeues and resumes", takes_settings=True),
     Command("use", evaluate, "RUN|MODEL data=FILE", "metrics on rows of your own", takes_settings=True, name="eval"),
     Command("", predict, "RUN|MODEL --text TEXT", "labels for texts", takes_settings=True),
     Command("", generate, "RUN|MODEL --text TEXT", "what a language model writes", takes_settings=True),
+    Command(
+        "after", runs, "", "what became of runs, side by side", line="modelzoo runs | show RUN | plot RUN... | compare RUN RUN"
+    ),
+    Command("", show, "RUN|RECIPE", "a run, or a recipe's settings", takes_settings=True, is_named=False),
+    Command("", plot, "RUN...", "curves as text or picture", is_named=False),
+    Command("", compare, "RUN RUN", "what differs between two runs", is_named=False),
     Command("models", models, "[NAME]", "families that can be loaded, their sizes and tasks"),
     Command("", convert, "SRC DST", "a checkpoint to a plain Hugging Face folder"),
     Command("", verify, "FOLDER", "logits and gradients against transformers"),
-    Command("help", doctor, "", "versions, memory, known traps"),
-    Command("", explain, "[KEY]", "what a setting means"),
+    Command("help", doctor, "", "versions, memory, known traps; what a setting means", line="modelzoo doctor | explain KEY"),
+    Command("", explain, "[KEY]", "what a setting means", is_named=False),
 )
 
 _INTERRUPTED = 130
@@ -83,10 +91,23 @@ def build_app() -> typer.Typer:
         elif ctx.invoked_subcommand is None:
             say(ctx.get_help())
 
+    groups: dict[str, typer.Typer] = {}
     for command in COMMANDS:
         context = _SETTINGS_CONTEXT if command.takes_settings else {}
-        app.command(command.word, context_settings=context)(command.function)
+        group, _, word = command.word.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=command.summary)
+            app.add_typer(groups[group], name=group)
+        home = groups[group] if group else app
+        home.command(word, context_settings=context)(command.function)
+        if group and command.function.__doc__ and len(groups[group].registered_commands) == 1:
+            # one command alone would be called without its name
+            groups[group].callback()(_nothing)
     return app
+
+
+def _nothing() -> None:
+    """Look at the data of a recipe."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,9 @@ class Command:
         usage: Its arguments as the first screen shows them.
         summary: What it does, in a few words.
         takes_settings: Whether words beside its own options are key=value settings.
-        name: What is typed; by default the function's name.
+        name: What is typed, two words for a command of a group; by default the function's name.
+        line: What the first screen shows in place of `modelzoo NAME USAGE`.
+        is_named: Whether it has a line of its own on the first screen; else the line of one before it names it.
     """
 
     group: str
@@ -27,6 +29,8 @@ class Command:
     summary: str
     takes_settings: bool = False
     name: str = ""
+    line: str = ""
+    is_named: bool = True
 
     @property
     def word(self) -> str:
@@ -43,9 +47,11 @@ def first_screen(version: str, commands: Sequence[Command]) -> str:
     """
     rows, heading = [], ""
     for command in commands:
+        if not command.is_named:
+            continue
         shown = command.group if command.group != heading else ""
         heading = command.group
-        rows.append([shown, f"modelzoo {command.word} {command.usage}".rstrip(), command.summary])
+        rows.append([shown, command.line or f"modelzoo {command.word} {command.usage}".rstrip(), command.summary])
     return "\n".join(
         [
             f"modelzoo {version}: fine-tune Hugging Face's models, exactly as they are there, on one process or many",

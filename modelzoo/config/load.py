@@ -37,6 +37,8 @@ class Resolved:
     settings: RunSettings
     file: Path
     notes: tuple[str, ...]
+    origins: Mapping[str, str]
+    """Where each setting was set, by its path: a line of the recipe, or the command line; those left out are defaults."""
 
 
 Overrides = Sequence[str] | Mapping[str, object]
@@ -71,8 +73,8 @@ def resolve_settings(recipe: str, overrides: Overrides = ()) -> Resolved:
     mapping, lines = read_mapping(file)
     mapping.setdefault("recipe", file.parent.name if file.name == "recipe.yaml" else file.stem)
     written = [Setting(path, value, None, _place(file, lines, path)) for path, value in _leaves(mapping)]
-    settings, notes = _resolve(f"recipe {recipe}", written, file.parent, overrides)
-    return Resolved(settings, file, notes)
+    settings, notes, origins = _resolve(f"recipe {recipe}", written, file.parent, overrides)
+    return Resolved(settings, file, notes, origins)
 
 
 def change_settings(base: RunSettings | None, changes: Mapping[str, object]) -> RunSettings:
@@ -90,8 +92,10 @@ def change_settings(base: RunSettings | None, changes: Mapping[str, object]) -> 
     return _resolve("this run" if base is None else f"recipe {base.recipe}", written, Path.cwd(), changes)[0]
 
 
-def _resolve(what: str, written: list[Setting], base: Path, overrides: Overrides) -> tuple[RunSettings, tuple[str, ...]]:
-    """Return the checked settings of `written`, whose paths are beside `base`, with overrides, and notes on how they were read."""
+def _resolve(
+    what: str, written: list[Setting], base: Path, overrides: Overrides
+) -> tuple[RunSettings, tuple[str, ...], dict[str, str]]:
+    """Return the checked settings of `written`, whose paths are beside `base`, with overrides, how they were read, and origins."""
     problems: list[str] = []
     notes: list[str] = []
     values = _read(written, base, problems, notes)
@@ -109,7 +113,7 @@ def _resolve(what: str, written: list[Setting], base: Path, overrides: Overrides
     settings = _validate(values, problems)
     if settings is None or problems:
         raise ConfigError(_report(what, problems))
-    return settings, tuple(notes)
+    return settings, tuple(notes), {".".join(path): setting.origin for path, setting in values.items()}
 
 
 def _given(changes: Mapping[str, object]) -> list[Setting]:

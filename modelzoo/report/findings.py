@@ -89,4 +89,5 @@ def _pace(run: RunFiles) -> Iterator[Finding]:
     for name, what in (("bytes", "peak memory"), ("step_s", "time of a step")):
         planned, measured = plan.get(f"predicted_{name}"), plan.get(f"measured_{name}")
         if planned and measured and abs(planned / measured - 1) > PLAN_ERROR:
-            yield Finding("note", f"the plan of the {what} was {planned / measured - 1:+.0%} from what was measured")
+            share, side = abs(planned / measured - 1), "below" if planned < measured else "above"
+            yield Finding("note", f"the planned {what} is {share:.0%} {side} the measured one")

@@ -1,0 +1,125 @@
+"""`modelzoo runs`, `plot` and `compare`: what became of runs, from their folders alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from modelzoo.cli.console import columns, say, say_json
+from modelzoo.errors import InputError, SaveError
+
+if TYPE_CHECKING:
+    from modelzoo.report import RunFiles
+
+__all__ = ["compare", "plot", "runs"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look, with the folders below it.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List the runs in a folder: state, steps, best metric, time and date.
+
+    A run is finished, stopped (`modelzoo resume RUN` goes on), running, or failed (its log.txt says why).
+    """
+    from modelzoo.quantities import time_text
+    from modelzoo.report import find_runs, summarize
+
+    if not folder.is_dir():
+        raise InputError(f"{folder}: expected a folder with runs in it, found {'a file' if folder.exists() else 'nothing'}")
+    found = sorted((summarize(run) for run in find_runs(folder)), key=lambda summary: summary.started)
+    if as_json:
+        say_json([summary.to_json() for summary in found])
+        return
+    if not found:
+        say(f"no run in {folder}; start one with: modelzoo train RECIPE")
+        return
+    rows = [["run", "model", "state", "step", "best", "loss", "time", "started (UTC)"]]
+    for summary in found:
+        steps = f"{summary.step}/{summary.total_steps}" if summary.total_steps else str(summary.step)
+        best = "" if summary.best is None else f"{summary.metric} {summary.best:.4f}"
+        loss = "" if summary.loss is None else f"{summary.loss:.4f}"
+        model = summary.model if len(summary.model) <= 32 else f"...{summary.model[-29:]}"
+        started = summary.started[:16].replace("T", " ")
+        rows.append([summary.folder, model, summary.state, steps, best, loss, time_text(summary.seconds), started])
+    say(columns(rows))
+
+
+def plot(
+    given: Runs,
+    output: Annotated[Path | None, typer.Option(help="New PNG file; by default the curves are drawn here as text.")] = None,
+) -> None:
+    """Draw the loss and the metric of one or several runs: here as text, or with --output into one picture.
+
+    modelzoo plot runs/a-001 runs/b-001 --output both.png
+    """
+    from modelzoo.report import draw_runs, read_run
+    from modelzoo.report.picture import has_matplotlib
+
+    found = [read_run(folder) for folder in given]
+    if output is None:
+        for run in found:
+            _say_curves(run)
+        if has_matplotlib():
+            say(f"\n as a picture: modelzoo plot {' '.join(map(str, given))} --output FILE.png")
+        return
+    if not has_matplotlib():
+        raise InputError("--output needs matplotlib: pip install 'modelzoo-hub[plot]'; without --output curves are drawn as text")
+    if output.exists():
+        raise InputError(f"{output} exists already and is left as it is; choose another --output")
+    try:
+        draw_runs(found, output)
+    except OSError as error:
+        raise SaveError(f"{output} cannot be written: {error.strerror}") from None
+    say(f"wrote {output}: {len(found)} run{'s' if len(found) > 1 else ''}")
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of another run.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show two runs beside each other: settings that differ, whether the data were the same, and the numbers of both."""
+    from modelzoo.report import read_run
+    from modelzoo.report.compare import compare_runs
+
+    found = compare_runs(read_run(first), read_run(second))
+    if as_json:
+        say_json(found.to_json())
+        return
+    header = ["", *found.names]
+    say(columns([header, *([key, *map(_shown, pair)] for key, pair in found.metrics.items())]))
+    words = {True: "the same", False: "different", None: "in one of the two only"}
+    say("\n" + columns([["data", ""], *([split, words[same]] for split, same in found.data.items())]))
+    for title, pairs in (("settings that differ", found.settings), ("environment that differs", found.environment)):
+        rows = [[key, *map(_shown, pair)] for key, pair in pairs.items()]
+        say("\n" + (columns([[title, *found.names], *rows]) if rows else f" {title}: none"))
+
+
+def _say_curves(run: "RunFiles") -> None:
+    """Draw the curves of a run as text."""
+    from modelzoo.report import sparkline
+    from modelzoo.report.run_files import numbers
+
+    series = {"loss": [record["loss"] for record in run.steps], "lr": [record["lr"] for record in run.steps if "lr" in record]}
+    names = dict.fromkeys(name for record in run.evaluations for name in numbers(record["evaluation"]))
+    series |= {
+        f"eval {name}": [numbers(record["evaluation"]).get(name, float("nan")) for record in run.evaluations] for name in names
+    }
+    rows = [[name, _first_and_last(values), sparkline(values)] for name, values in series.items() if values]
+    say(f"{run.folder}: {run.step} steps")
+    say(columns(rows) if rows else " nothing was recorded")
+
+
+def _first_and_last(values: Sequence[float]) -> str:
+    return f"{values[0]:.4g} to {values[-1]:.4g}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else str(value)
