@@ -29,7 +29,7 @@ __all__ = [
     "Truncation",
 ]
 
-TrainingTask = Literal["classification", "token_classification", "question_answering", "masked_lm"]
+TrainingTask = Literal["classification", "token_classification", "question_answering", "masked_lm", "causal_lm", "seq2seq_lm"]
 Truncation = Literal["longest_first", "only_first", "only_second", "error"]
 
 METRICS: dict[str, tuple[str, ...]] = {
@@ -37,8 +37,20 @@ METRICS: dict[str, tuple[str, ...]] = {
     "token_classification": ("f1", "accuracy", "loss"),
     "question_answering": ("f1", "exact_match", "loss"),
     "masked_lm": ("loss", "perplexity", "accuracy"),
+    "causal_lm": ("loss", "perplexity", "accuracy", "exact_match", "f1"),
+    "seq2seq_lm": ("loss", "perplexity", "accuracy", "exact_match", "f1"),
 }
 """The metrics of each task; the first is the one that `evaluation.metric: null` means."""
+
+WRITING_TASKS = ("causal_lm", "seq2seq_lm")
+"""Tasks whose model writes text."""
+WRITTEN_METRICS = ("exact_match", "f1")
+"""Their metrics that compare what it writes."""
+_OF_TASKS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("evaluation", "max_new_tokens"): WRITING_TASKS,
+    ("data", "template"): ("causal_lm",),
+    ("data", "max_target_length"): ("seq2seq_lm",),
+}
 
 Period = Annotated[int | str | None, AfterValidator(check_period)]
 
@@ -83,17 +95,21 @@ class DataSettings(Section):
     name: Annotated[str | None, Key("", ("dataset_name",))] = None
     """Data set on the hub (super_glue/boolq), or a folder with train, validation and test files."""
     train: Annotated[str | None, Key("", ("train_file",))] = None
-    """Training rows: a .jsonl, .json, .csv, .tsv or .parquet file; takes the place of the split of data.name."""
+    """Training rows: a .jsonl, .json, .csv, .tsv or .parquet file, or a .txt file, which is one text; in place of data.name."""
     validation: Annotated[str | None, Key("", ("validation_file",))] = None
     """Validation rows, in the same forms; without them nothing is evaluated during training."""
     test: Annotated[str | None, Key("", ("test_file",))] = None
     """Test rows, in the same forms; evaluated once, at the end, with the kept weights."""
     columns: dict[str, str] = Field(default_factory=dict)
-    """Which column plays which role ({text_a: question, text_b: passage, label: answer}); roles left out are found by name."""
+    """Which column plays which role ({text_a: question, label: answer}); "summarize: {document}" fills a text from columns."""
     label_names: Annotated[list[str] | None, Field(min_length=1)] = None
     """Names of the labels in the order of their ids; null takes them from the data and the model's config."""
     max_length: Annotated[int, Field(ge=4, le=1_048_576), Key("tokens", ("max_seq_length", "max_seq_len"))] = 512
     """Longest sequence, special tokens included; longer ones are cut as data.truncation says."""
+    max_target_length: Annotated[int | None, Field(ge=4, le=1_048_576), Key("tokens")] = None
+    """Longest target of an encoder-decoder, end token included; null is data.max_length."""
+    template: Annotated[Literal["alpaca", "plain", "chatml"] | None, Key("", ("chat_template",))] = None
+    """Chat template for chats and instructions, stored with the result; null is the tokenizer's own."""
     truncation: Truncation = "longest_first"
     """Which text of a pair is cut: only_second keeps the question whole, error refuses any row that is too long."""
     max_rows: Annotated[int | None, Field(ge=1), Key("rows", ("max_train_samples",))] = None
@@ -180,6 +196,8 @@ class EvaluationSettings(Section):
         Literal["accuracy", "f1", "mcc", "exact_match", "perplexity", "loss"] | None, Key("", ("metric_for_best_model",))
     ] = None
     """Which metric decides about the best weights; null is the task's own (accuracy for classification)."""
+    max_new_tokens: Annotated[int | None, Field(ge=1), Key("tokens", ("generation_max_length",))] = None
+    """Most tokens that a language model writes for each row to be compared with its target (exact_match, f1); null writes none."""
     batch_tokens: Annotated[int, Field(ge=1), Key("tokens")] = 8192
     """Most real tokens of one evaluation forward on one process."""
 
@@ -248,6 +266,15 @@ class RunSettings(Section):
                 f"evaluation.metric={self.evaluation.metric} is not a metric of model.task={self.model.task}; "
                 f"use {' or '.join(known)}"
             )
+        writes = self.model.task in WRITING_TASKS
+        if writes and self.metric in WRITTEN_METRICS and self.evaluation.max_new_tokens is None:
+            raise ValueError(
+                f"evaluation.metric={self.metric} compares texts that the model writes; add evaluation.max_new_tokens=TOKENS"
+            )
+        for (section, key), tasks in _OF_TASKS.items():
+            value = getattr(getattr(self, section), key)
+            if value is not None and self.model.task not in tasks:
+                raise ValueError(f"{section}.{key}={value} has no effect with model.task={self.model.task}; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -5,12 +5,13 @@ The usual way: `read_rows` -> `build_dataset` (with `load_tokenizer`) -> `BatchS
 """
 
 from modelzoo.data.batches import BatchStream, micro_batches, split_among
+from modelzoo.data.check_vocab import check_vocab
 from modelzoo.data.collate import check_batch, collate, count_targets
 from modelzoo.data.dataset import TokenizedDataset, build_dataset
 from modelzoo.data.encoding import Encoding, Truncation
 from modelzoo.data.limits import DataLimits, DataReport
 from modelzoo.data.sources import read_rows
-from modelzoo.data.tokenizer import Tokenizer, check_vocab, load_tokenizer
+from modelzoo.data.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
     "BatchStream",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # torch takes a second to import, and reading data does not n
 
 __all__ = ["check_batch", "collate", "count_targets"]
 
-_PADDING = {"token_type_ids": 0, "labels": IGNORED}
+_PADDING = {"token_type_ids": 0, "labels": IGNORED, "decoder_attention_mask": 0}
 
 
 def collate(items: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, "Tensor"]:
@@ -23,7 +23,7 @@ def collate(items: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, "Tenso
 
     Returns:
         input_ids, attention_mask and, where the samples have them, token_type_ids: (B, T) int64. labels: (B,) int64, or (B, T)
-        padded with -100. start_positions and end_positions: (B,) int64.
+        padded with -100; a decoder's are of their own width, with decoder_attention_mask. start_positions and end_positions: (B,).
 
     Raises:
         DataError: If there is no sample, or one has other fields than the first.
@@ -36,11 +36,11 @@ def collate(items: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, "Tenso
     for row, item in enumerate(items):
         if list(item) != fields:
             raise DataError(f"sample {row} of the batch: expected the fields {', '.join(fields)}, found {', '.join(item)}")
-    longest = max(len(item["input_ids"]) for item in items)
     batch: dict[str, Tensor] = {}
     for name in fields:
         values = [item[name] for item in items]
         if isinstance(values[0], list):
+            longest = max(map(len, values))
             padding = pad_id if name == "input_ids" else _PADDING[name]
             values = [[*value, *[padding] * (longest - len(value))] for value in values]
         batch[name] = torch.tensor(values, dtype=torch.int64)

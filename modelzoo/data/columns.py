@@ -2,6 +2,7 @@
 
 import json
 import math
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ class Form:
     """Roles that rows may lack."""
     targets: frozenset[str] = frozenset()
     """Roles of what is learned, which rows to predict need not have."""
+    filled: frozenset[str] = frozenset()
+    """Roles whose text may be put together from columns, as "question: {question} context: {context}"."""
     is_pair: bool = False
     """Whether text_a and text_b are found together, by the names that pairs have."""
 
@@ -88,15 +91,53 @@ def find_in_form(
 def required_text(row: Mapping[str, Any], column: str) -> str | None:
     """Return a row's text, or None when the cell is missing, null or NaN.
 
+    Args:
+        row: The row.
+        column: Of the text; or a text with columns in braces, whose texts, numbers and truth values are filled in.
+
     Raises:
         TypeError: If the cell holds something else than a text.
     """
+    if "{" in column and column not in row:
+        return _filled_text(row, column)
     value = row.get(column)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not isinstance(value, str):
         raise TypeError(f"expected a text in column {column!r}, found {show(value)} ({type(value).__name__})")
     return value
+
+
+def _filled_text(row: Mapping[str, Any], pattern: str) -> str | None:
+    parts: list[str] = []
+    for text, column in _pattern_parts(pattern):
+        parts.append(text)
+        if column is None:
+            continue
+        value = row.get(column)
+        if isinstance(value, bool):
+            value = "true" if value else "false"
+        elif isinstance(value, int | float) and not math.isnan(value):
+            value = str(value)
+        found = required_text({column: value}, column)
+        if found is None:
+            return None
+        parts.append(found)
+    return "".join(parts)
+
+
+def _pattern_parts(pattern: str) -> list[tuple[str, str | None]]:
+    """Return texts, each with the column that follows it.
+
+    Raises:
+        ValueError: If braces do not pair, or hold more than a column.
+    """
+    parts = []
+    for text, column, form, conversion in string.Formatter().parse(pattern):
+        if column == "" or form or conversion:
+            raise ValueError(f"expected a column's name alone in each pair of braces, found {pattern!r}")
+        parts.append((text, column))
+    return parts
 
 
 def problem_rows(source: str, problems: Sequence[str], action: str) -> DataError:
@@ -133,14 +174,26 @@ def check_told(columns: Mapping[str, str], forms: Sequence[Form], row: Mapping[s
             similar = closest(key, roles)
             hint = f"; did you mean {similar[0]}?" if similar else ""
             raise DataError(f"data.columns: expected roles of {forms[0].task} ({', '.join(roles)}), found {key!r}{hint}")
-        if column not in search.columns:
-            similar = closest(column, search.columns)
-            hint = f"; did you mean {similar[0]}?" if similar else ""
-            raise DataError(f"{source}: column {column!r} of data.columns.{key} not found{hint}\n{_first_row(search)}")
+        for name in _names_in(column, search, can_be_filled=any(role in form.filled for form in forms)):
+            if name not in search.columns:
+                similar = closest(name, search.columns)
+                hint = f"; did you mean {similar[0]}?" if similar else ""
+                raise DataError(f"{source}: column {name!r} of data.columns.{key} not found{hint}\n{_first_row(search)}")
         told[role] = column
     if "text_b" in told and "text_a" not in told:
         raise DataError(f"data.columns: expected text_a beside text_b={told['text_b']}, found it alone")
     return told
+
+
+def _names_in(column: str, search: _Search, *, can_be_filled: bool) -> list[str]:
+    """Return the columns that a mapping of `data.columns` names."""
+    if column in search.columns or "{" not in column or not can_be_filled:
+        return [column]
+    try:
+        names = [name for _, name in _pattern_parts(column) if name is not None]
+    except ValueError as error:
+        raise DataError(f"data.columns: {error}; double braces that are meant as such") from error
+    return names or [column]
 
 
 def _text_columns(search: _Search, taken: set[str]) -> dict[str, str]:

@@ -16,6 +16,16 @@ from modelzoo.errors import DataError
 
 __all__ = ["TokenizedDataset", "build_dataset"]
 
+FORMS = {
+    "text": "texts, every token learned",
+    "masked": "texts, some tokens hidden",
+    "holes": "texts with holes to fill (span corruption)",
+    "completion": "prompts with completions",
+    "chat": "chats, the assistant's answers learned",
+    "pair": "sources with targets",
+}
+"""What a form of rows is called, and what is learned from it."""
+
 
 class TokenizedDataset:
     """Samples as token ids and targets; built by `build_dataset`.
@@ -40,22 +50,44 @@ class TokenizedDataset:
         encodings = [encoded.encodings[item] for item in kept]
         self.rows: list[int] = [encoding.row for encoding in encodings]
         """The row of each item, counted from 0."""
-        self.lengths: list[int] = [len(encoding.input_ids) for encoding in encodings]
-        """Tokens of each item."""
-        self._starts = np.concatenate([[0], np.cumsum(self.lengths)])
+        self._starts = _starts([encoding.input_ids for encoding in encodings])
         self._ids = _flat([encoding.input_ids for encoding in encodings])
-        self._types = _flat([encoding.token_type_ids or [] for encoding in encodings]) if tokenizer.has_token_types else None
+        has_types = all(encoding.token_type_ids is not None for encoding in encodings)
+        self._types = _flat([encoding.token_type_ids or [] for encoding in encodings]) if has_types else None
         self._labels: np.ndarray | None = None
         self._has_token_labels = spec.targets == "token"
+        self._label_starts = self._starts
         if encoded.labels is not None:
             labels: list[Any] = [encoded.labels[item] for item in kept]
             self._labels = _flat(labels) if self._has_token_labels else np.asarray(labels, dtype="<i4")
+            self._label_starts = _starts(labels) if self._has_token_labels else self._starts
+        self.form = encoded.form
+        """Which form a language model's rows have, one of FORMS; empty for other tasks."""
+        self.target_lengths = self._target_lengths()
+        """Tokens of each item that a decoder beside an encoder works on; empty for other tasks."""
+        self.lengths = self._lengths()
+        """Tokens of each item, those of a decoder included."""
         spans = encoded.spans
         self._spans = None if spans is None else np.asarray([spans[item] for item in kept], dtype="<i4")
         self._contexts = _context_offsets(encodings) if spec.targets == "span" else None
         self._check(limits)
         self.report = self._report(encoded, num_rows)
         self.fingerprint = self._fingerprint()
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Any]], recipe: Recipe, limits: DataLimits) -> "TokenizedDataset":
+        """Return rows as a data set.
+
+        Args:
+            rows: At least one.
+            recipe: How they are encoded.
+            limits: The limits to check.
+
+        Raises:
+            DataError: As `build_dataset`.
+        """
+        rows = rows[: limits.max_rows]
+        return cls(encode_rows(rows, recipe), recipe, limits, len(rows))
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -68,8 +100,8 @@ class TokenizedDataset:
             epoch: Number of the pass over the data; masks of masked_lm differ from pass to pass.
 
         Returns:
-            input_ids; token_type_ids if the tokenizer makes them; labels (an int, or a list for a label a token), or
-            start_positions and end_positions.
+            input_ids; token_type_ids if the tokenizer makes them; labels (an int, or a list for a label a token), with
+            decoder_attention_mask where a decoder writes them; or start_positions and end_positions.
         """
         span = slice(int(self._starts[index]), int(self._starts[index + 1]))
         ids: list[int] = self._ids[span].tolist()
@@ -77,12 +109,19 @@ class TokenizedDataset:
         if self._types is not None:
             item["token_type_ids"] = self._types[span].tolist()
         if self._draws is not None:
-            item |= self._draws.draw(ids, epoch=epoch, row=self.rows[index])
+            item |= self._draws.draw(ids, epoch=epoch, row=index)
         elif self._labels is not None:
-            item["labels"] = self._labels[span].tolist() if self._has_token_labels else int(self._labels[index])
+            own = slice(int(self._label_starts[index]), int(self._label_starts[index + 1]))
+            item["labels"] = self._labels[own].tolist() if self._has_token_labels else int(self._labels[index])
+            if self.target_lengths:
+                item["decoder_attention_mask"] = [1] * len(item["labels"])
         elif self._spans is not None:
             item["start_positions"], item["end_positions"] = map(int, self._spans[index])
         return item
+
+    def describe(self) -> str:
+        """Return the form of the rows, for a language model, and what became of them, in one line."""
+        return f"{FORMS[self.form]} · {self.report.describe()}" if self.form else self.report.describe()
 
     def num_targets(self, index: int, *, epoch: int = 0) -> int:
         """Return how many supervised targets an item has; a question's start and end count as one."""
@@ -104,24 +143,40 @@ class TokenizedDataset:
 
     def _check(self, limits: DataLimits) -> None:
         """Hold every item against the model's limits."""
-        longest = int(np.argmax(self.lengths))
-        if limits.max_length is not None and self.lengths[longest] > limits.max_length:
-            found = f"{self._row(longest)} has {self.lengths[longest]} tokens, limit {limits.max_length}"
+        read = [length - target for length, target in zip(self.lengths, self.target_lengths or [0] * len(self), strict=True)]
+        longest = int(np.argmax(read))
+        if limits.max_length is not None and read[longest] > limits.max_length:
+            found = f"{self._row(longest)} has {read[longest]} tokens, limit {limits.max_length}"
             raise DataError(f"{self.source}: {found} (the model's positions); set data.max_length={limits.max_length}")
         self._check_below(self._ids, limits.vocab_size, "token id", "rows of the model's embedding")
         if self._types is not None:
             self._check_below(self._types, limits.type_vocab_size, "token_type_ids", "token types (type_vocab_size)")
         if self._labels is not None:
-            self._check_below(self._labels, limits.num_labels, "label", "labels of the model (num_labels)")
+            is_token = task_spec(self.task).scores_vocabulary
+            limit = limits.vocab_size if is_token else limits.num_labels
+            self._check_below(self._labels, limit, "label", "labels of the model (num_labels)" if not is_token else "tokens")
 
     def _check_below(self, values: np.ndarray, limit: int | None, what: str, of_what: str) -> None:
         if limit is None or not len(values) or int(values.max()) < limit:
             return
         place = int(np.argmax(values >= limit))
-        per_token = len(values) == len(self._ids) and (values is not self._labels or self._has_token_labels)
-        item = int(np.searchsorted(self._starts, place, side="right")) - 1 if per_token else place
-        where = f", position {place - int(self._starts[item])}" if per_token else ""
+        per_token = values is not self._labels or self._has_token_labels
+        starts = self._label_starts if values is self._labels else self._starts
+        item = int(np.searchsorted(starts, place, side="right")) - 1 if per_token else place
+        where = f", position {place - int(starts[item])}" if per_token else ""
         raise DataError(f"{self.source}: {self._row(item)}{where}: {what} {int(values[place])}, limit {limit} {of_what}")
+
+    def _target_lengths(self) -> list[int]:
+        if self._draws is not None:
+            lengths = [self._draws.lengths(int(count))[1] for count in np.diff(self._starts)]
+            return lengths if any(lengths) else []
+        return np.diff(self._label_starts).tolist() if self.form == "pair" else []
+
+    def _lengths(self) -> list[int]:
+        counts: list[int] = np.diff(self._starts).tolist()
+        if self._draws is not None:
+            return [sum(self._draws.lengths(count)) for count in counts]
+        return [count + target for count, target in zip(counts, self.target_lengths or [0] * len(counts), strict=True)]
 
     def _row(self, item: int) -> str:
         return f"row {self.rows[item] + 1}"
@@ -129,10 +184,13 @@ class TokenizedDataset:
     def _report(self, encoded: EncodedRows, num_rows: int) -> DataReport:
         cut = {encoding.row: encoding.truncated for encoding in encoded.encodings if encoding.truncated}
         counts: dict[str, int] = {}
-        if self._labels is not None:
+        if self._labels is not None and self.label_names:
             ids, numbers = np.unique(self._labels[self._labels != IGNORED], return_counts=True)
             counts = {self.label_names[token_id]: int(number) for token_id, number in zip(ids, numbers, strict=True)}
-        targets = sum(counts.values()) if counts else sum(self.num_targets(item) for item in range(len(self)))
+        if self._labels is not None and self._has_token_labels:
+            targets = int((self._labels != IGNORED).sum())
+        else:
+            targets = sum(counts.values()) if counts else sum(self.num_targets(item) for item in range(len(self)))
         return DataReport(
             rows=num_rows,
             items=len(self),
@@ -140,7 +198,7 @@ class TokenizedDataset:
             truncated_rows=len(cut),
             cut_tokens=sum(cut.values()),
             lost_targets=encoded.lost_targets,
-            tokens=int(self._starts[-1]),
+            tokens=sum(self.lengths),
             longest=max(self.lengths),
             num_targets=targets,
             label_counts=counts,
@@ -150,7 +208,8 @@ class TokenizedDataset:
         """Return the sha256 of everything that training sees: ids, types, targets and label names."""
         digest = hashlib.sha256()
         digest.update(json.dumps(["modelzoo.data 1", self.task, self.label_names]).encode())
-        for array in (self._starts.astype("<i8"), self._ids, self._types, self._labels, self._spans):
+        own_starts = [] if self._label_starts is self._starts else [self._label_starts.astype("<i8")]
+        for array in (self._starts.astype("<i8"), self._ids, self._types, self._labels, self._spans, *own_starts):
             digest.update(b"-" if array is None else f"{array.dtype.str}{array.shape}".encode())
             digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -164,6 +223,8 @@ def build_dataset(
     columns: Mapping[str, str] | None = None,
     label_names: Sequence[str] | None = None,
     max_length: int | None = None,
+    max_target_length: int | None = None,
+    template: str | None = None,
     truncation: Truncation = "longest_first",
     limits: DataLimits | None = None,
     source: str = "data",
@@ -174,16 +235,19 @@ def build_dataset(
 
     Args:
         rows: The rows, as `read_rows` returns them.
-        task: classification, token_classification, question_answering or masked_lm.
+        task: One of `modelzoo.data.tasks.TASKS`.
         tokenizer: The tokenizer of the model.
         columns: Column by role (`{"text_a": "question", "label": "answer"}`); roles that it leaves out are found by name.
         label_names: Names of the labels by id; None takes them from the rows. Give the training data's to all other splits.
-        max_length: Tokens of the longest item; None for the smaller of the tokenizer's and the model's limit.
+        max_length: Tokens of the longest item, without those of a target that a decoder writes; None for the smaller of the
+            tokenizer's and the model's limit.
+        max_target_length: Tokens of the longest target that a decoder writes; None for max_length.
+        template: Named chat template; None for the tokenizer's own.
         truncation: Which text loses tokens when a row is longer.
         limits: What the model can take.
         source: What the rows are called in errors, such as the file's name.
         labelled: False ignores labels (prediction).
-        seed: Seed of the masks of masked_lm.
+        seed: Seed of what is hidden anew in each epoch (masked_lm; seq2seq_lm on plain texts).
 
     Raises:
         DataError: If a row, a column, a label or a limit is wrong; it names the row, counted from 1.
@@ -196,6 +260,8 @@ def build_dataset(
         task=task,
         tokenizer=tokenizer,
         max_length=max_length if max_length is not None else min(known),
+        max_target_length=max_target_length,
+        template=template,
         columns=columns,
         label_names=label_names,
         truncation=truncation,
@@ -204,8 +270,7 @@ def build_dataset(
         labelled=labelled,
         seed=seed,
     )
-    rows = rows[: limits.max_rows]
-    return TokenizedDataset(encode_rows(rows, recipe), recipe, limits, len(rows))
+    return TokenizedDataset.from_rows(rows, recipe, limits)
 
 
 def _kept_items(encoded: EncodedRows, recipe: Recipe, limits: DataLimits, num_rows: int) -> list[int]:
@@ -225,6 +290,10 @@ def _kept_items(encoded: EncodedRows, recipe: Recipe, limits: DataLimits, num_ro
     if not kept:
         raise DataError(f"{recipe.source}: expected rows with text, found {num_rows} rows without any")
     return kept
+
+
+def _starts(lists: Sequence[Sequence[int]]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum([len(values) for values in lists])])
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> np.ndarray:

@@ -72,11 +72,11 @@ class _PieceBackend:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
 
-    def encode_batch(self, inputs: Sequence[Any], is_pretokenized: bool = False) -> list[_Encoded]:
+    def encode_batch(self, inputs: Sequence[Any], is_pretokenized: bool = False, add_special_tokens: bool = True) -> list[_Encoded]:
         """Encode texts, pairs of texts, or lists of words."""
         cut = [self._cut(item, is_words=is_pretokenized) for item in inputs]
         words = [tuple(tokens) if len(tokens) == 2 else tokens[0] for tokens, _, _ in cut]
-        encoded = self._tokenizer.encode_batch(words, is_pretokenized=True)
+        encoded = self._tokenizer.encode_batch(words, is_pretokenized=True, add_special_tokens=add_special_tokens)
         return [_Encoded(each, spans, owners) for each, (_, spans, owners) in zip(encoded, cut, strict=True)]
 
     encode_batch_fast = encode_batch

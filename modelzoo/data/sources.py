@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modelzoo.data.hub_sets import read_hub_rows
-from modelzoo.data.text_files import read_json, read_jsonl, read_table
+from modelzoo.data.text_files import read_json, read_jsonl, read_table, read_text
 from modelzoo.errors import DataError, closest
 
 __all__ = ["Split", "read_rows"]
 
 Split = Literal["train", "validation", "test"]
 
-_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")
 _SHARD = re.compile(r"(?P<name>[a-z]+)-\d{5}-of-(?P<total>\d{5})")
 # What people call the files of a split.
 _SPLIT_NAMES: dict[str, tuple[str, ...]] = {
@@ -31,9 +31,9 @@ def read_rows(
     """Read the rows of a data set.
 
     Args:
-        source: A .jsonl, .ndjson, .json, .csv, .tsv or .parquet file; a folder with one such file per split (or its shards, as
-            the hub has them); or the name of a data set for `datasets`: "boolq", "owner/name", "owner/name:config",
-            "super_glue/boolq". What exists on disk wins.
+        source: A .jsonl, .ndjson, .json, .csv, .tsv, .parquet or .txt file (a text, which is one row); a folder with one such file
+            per split (or its shards, as the hub has them); or the name of a data set for `datasets`: "boolq", "owner/name",
+            "owner/name:config", "super_glue/boolq". What exists on disk wins.
         split: The part to read. Required for a folder and for a name; a file is one split already.
         max_rows: Only the first rows, at least 1; None for all.
         revision: Commit or tag of a data set on the hub; only for names.
@@ -78,6 +78,8 @@ def _read_file(path: Path, max_rows: int | None) -> list[dict[str, Any]]:
         from modelzoo.data.parquet import read_parquet
 
         return read_parquet(path, max_rows)
+    if suffix == ".txt":
+        return read_text(path)
     raise DataError(f"{path}: expected a name ending in {', '.join(_SUFFIXES)}, found {path.suffix or 'no ending'!r}")
 
 

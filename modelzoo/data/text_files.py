@@ -1,4 +1,4 @@
-"""Plain readers of JSON lines, JSON, CSV and TSV whose errors name the file and the line."""
+"""Plain readers of JSON lines, JSON, CSV, TSV and texts whose errors name the file and the line."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 from modelzoo.errors import DataError
 
-__all__ = ["read_json", "read_jsonl", "read_table"]
+__all__ = ["read_json", "read_jsonl", "read_table", "read_text"]
 
 # A first line with a longer cell is a row, not a header.
 _LONGEST_HEADER = 100
@@ -55,6 +55,18 @@ def read_json(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise DataError(f"{path}: expected a list of objects, found {type(value).__name__}")
     return [_object(row, f"{path}: row {number}") for number, row in enumerate(value[:max_rows], start=1)]
+
+
+def read_text(path: Path) -> list[dict[str, Any]]:
+    """Read a text file as one row, whose column is "text".
+
+    Raises:
+        DataError: If a line is no UTF-8, or there is nothing but white space.
+    """
+    text = "".join(line for _, line in _lines(path))
+    if not text.strip():
+        raise DataError(f"{path}: expected a text, found {'white space' if text else 'an empty file'}")
+    return [{"text": text}]
 
 
 def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:

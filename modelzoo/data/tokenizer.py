@@ -9,10 +9,10 @@ from tokenizers import pre_tokenizers
 
 from modelzoo.data.cpm_tokenizer import cpm_kind, read_cpm_backend
 from modelzoo.data.encoding import Encoding, Truncation, check_text
-from modelzoo.data.tokenizer_files import Backend, read_backend
+from modelzoo.data.tokenizer_files import Backend, read_backend, with_config_ids
 from modelzoo.errors import DataError
 
-__all__ = ["Tokenizer", "check_vocab", "load_tokenizer"]
+__all__ = ["Tokenizer", "load_tokenizer"]
 
 
 _CHUNK = 4096  # texts that are handed to the Rust side at once
@@ -33,6 +33,7 @@ class Tokenizer:
         self.has_token_types = backend.has_token_types
         self.model_max_length = backend.max_length
         self.truncation_side = backend.truncation_side
+        self._roles = backend.token_ids
         self.bos_id = backend.token_ids.get("bos_token")
         self.eos_id = backend.token_ids.get("eos_token")
         self.unk_id = backend.token_ids.get("unk_token")
@@ -53,6 +54,22 @@ class Tokenizer:
         """The ids of the tokens with a role (classification, separator, padding, mask, unknown, begin, end)."""
         ids = (self.bos_id, self.eos_id, self.unk_id, self.cls_id, self.sep_id, self.pad_id, self.mask_id)
         return frozenset(token_id for token_id in ids if token_id is not None)
+
+    @property
+    def special_texts(self) -> dict[str, str]:
+        """The text of each token with a role, by the name of the role, as bos_token."""
+        return {name: self.tokens([token_id])[0] for name, token_id in self._roles.items() if token_id is not None}
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The special tokens, those without a role included: what can end a text."""
+        added = self._backend.get_added_tokens_decoder()
+        return self.special_ids | {token_id for token_id, token in added.items() if token.special}
+
+    @property
+    def begins_texts(self) -> bool:
+        """Whether `encode` puts a begin token before a text."""
+        return self.bos_id is not None and self.encode([""])[0].input_ids[:1] == [self.bos_id]
 
     def __len__(self) -> int:
         return self.vocab_size
@@ -95,6 +112,15 @@ class Tokenizer:
             raise DataError(f"expected as many second texts as first ones, found {len(pairs)} and {len(texts)}")
         inputs: list[Any] = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         return self._encode(self._backend, inputs, max_length, truncation, details=offsets, is_words=False)
+
+    def encode_parts(self, texts: Sequence[str]) -> list[Encoding]:
+        """Encode texts without special tokens around them; those that a text itself holds are recognised.
+
+        Raises:
+            DataError: If a row is no text; it names the row, counted from 1.
+        """
+        encoded = self._run(self._backend, list(texts), details=False, is_words=False, adds_special=False)
+        return [self._convert(item, row=row, details=False) for row, item in enumerate(encoded)]
 
     def encode_words(
         self, words: Sequence[Sequence[str]], max_length: int | None = None, truncation: Truncation = "longest_first"
@@ -219,13 +245,15 @@ class Tokenizer:
                         ) from error
                 raise DataError(f"the tokenizer refused the texts: {refusal}") from refusal
 
-    def _run(self, backend: RustTokenizer, inputs: list[Any], *, details: bool, is_words: bool) -> Iterator[Any]:
+    def _run(
+        self, backend: RustTokenizer, inputs: list[Any], *, details: bool, is_words: bool, adds_special: bool = True
+    ) -> Iterator[Any]:
         """Encode in chunks: the Rust side's results hold every token's text and take 100 times the ids' memory."""
         encode = backend.encode_batch if details else backend.encode_batch_fast
         for start in range(0, len(inputs), _CHUNK):
             chunk = inputs[start : start + _CHUNK]
             try:
-                yield from encode(chunk, is_pretokenized=is_words)
+                yield from encode(chunk, is_pretokenized=is_words, add_special_tokens=adds_special)
             except (TypeError, UnicodeEncodeError) as error:
                 for row, item in enumerate(chunk, start=start):
                     for text in item if isinstance(item, list | tuple) else (item,):
@@ -287,23 +315,5 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     """
     path = Path(folder)
     kind = cpm_kind(path)
-    return Tokenizer(read_backend(path) if kind is None else read_cpm_backend(path, kind), path)
-
-
-def check_vocab(tokenizer: Tokenizer, vocab_size: int) -> None:
-    """Check that each id of the tokenizer has a row in the model's embedding.
-
-    Args:
-        tokenizer: The tokenizer.
-        vocab_size: Rows of the embedding.
-
-    Raises:
-        DataError: If an id has none, naming the first such token.
-    """
-    outside = sorted((token_id, token) for token, token_id in tokenizer.get_vocab().items() if token_id >= vocab_size)
-    if outside:
-        token_id, token = outside[0]
-        raise DataError(
-            f"len(tokenizer)={tokenizer.vocab_size} > {vocab_size} rows: token {token!r} has id {token_id}, which is outside the "
-            f"model's embedding; use the checkpoint's own tokenizer files"
-        )
+    backend = read_backend(path) if kind is None else read_cpm_backend(path, kind)
+    return Tokenizer(with_config_ids(backend, path), path)

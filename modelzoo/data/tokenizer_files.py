@@ -8,7 +8,7 @@ transformers.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from modelzoo.data.special_tokens import SpecialTokens, add_tokens, read_json_object, read_special_tokens
 from modelzoo.errors import DataError
 
-__all__ = ["Backend", "read_backend"]
+__all__ = ["Backend", "read_backend", "with_config_ids"]
 
 Kind = Literal["bert", "roberta", "gpt2", "generic", "transformers"]
 
@@ -98,6 +98,25 @@ def read_backend(folder: Path) -> Backend:
         max_length=_max_length(config.get("model_max_length", config.get("max_len"))),
         truncation_side=str(config.get("truncation_side", direction)),
     )
+
+
+def with_config_ids(backend: Backend, folder: Path) -> Backend:
+    """Return a backend with the begin and end tokens of config.json, where the tokenizer's own files name none.
+
+    Args:
+        backend: Of the folder.
+        folder: Of the model.
+
+    Raises:
+        DataError: If config.json is broken.
+    """
+    config = read_json_object(folder / "config.json")
+    ids = dict(backend.token_ids)
+    for name in ("bos_token", "eos_token"):
+        token_id = config.get(f"{name}_id")
+        if ids.get(name) is None and isinstance(token_id, int) and backend.tokenizer.id_to_token(token_id) is not None:
+            ids[name] = token_id
+    return replace(backend, token_ids=ids)
 
 
 def _kind(folder: Path, config: Mapping[str, Any], file: Mapping[str, Any]) -> Kind:

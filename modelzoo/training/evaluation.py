@@ -3,17 +3,18 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
-from modelzoo.data import TokenizedDataset, build_dataset
+from modelzoo.data import TokenizedDataset
 from modelzoo.models.model import Model, Task
 from modelzoo.runtime import World, connect, failing_together
 from modelzoo.training.forward_all import evaluating, forward_all
-from modelzoo.training.limits import has_labels, limits_of, scored_size
+from modelzoo.training.limits import limits_of, scored_size
 from modelzoo.training.opening import given_rows, open_model
 from modelzoo.training.task_metrics import TaskMetrics
+from modelzoo.training.writing import WritingSet, writing_set, written_metrics
 
 __all__ = ["EvaluationSet", "evaluate", "measure"]
 
@@ -33,6 +34,8 @@ class EvaluationSet:
     """Most tokens of one forward on one process."""
     vocab_size: int | None = None
     """Given where the logits are over the vocabulary."""
+    writing: WritingSet | None = None
+    """The rows as prompts, where the model is to write and its texts are compared."""
 
     @property
     def num_tokens(self) -> int:
@@ -67,7 +70,11 @@ def measure(
             wants_stop=wants_stop,
         ):
             metrics.update(batch)
-    return metrics.values(world)
+    values = metrics.values(world)
+    if samples.writing is not None:
+        with evaluating(model):
+            values |= written_metrics(cast(Model, model), samples.writing, world, wants_stop=wants_stop)
+    return values
 
 
 def evaluate(
@@ -80,6 +87,7 @@ def evaluate(
     max_length: int | None = None,
     batch_tokens: int = 8192,
     max_rows: int | None = None,
+    max_new_tokens: int | None = None,
 ) -> dict[str, float]:
     """Return the metrics of a model on rows of your own. Under torchrun the processes share the rows.
 
@@ -92,6 +100,8 @@ def evaluate(
         max_length: Longest sequence in tokens; None for that of the run, or 512.
         batch_tokens: Most tokens of one forward on one process.
         max_rows: Only the first rows; None for all.
+        max_new_tokens: Most tokens that a language model writes for each row, to be compared with its target; None for those of
+            the run, or for nothing to be written.
 
     Returns:
         The metrics of the task, its loss, and, where there are labels, `majority`: the accuracy of always answering the commonest.
@@ -100,19 +110,13 @@ def evaluate(
     some, source = given_rows(opened, rows, split, max_rows)
     model = opened.model
     with connect() as world, failing_together(world, "the evaluation"):
-        dataset = build_dataset(
-            some,
-            task=model.task,
-            tokenizer=opened.tokenizer,
-            columns=opened.columns(columns),
-            label_names=opened.label_names if has_labels(model) else None,
-            max_length=opened.max_length(max_length),
-            truncation=opened.settings.data.truncation if opened.settings is not None else "longest_first",
-            limits=limits_of(model),
-            source=source,
-            seed=opened.settings.train.seed if opened.settings is not None else 0,
-        )
-        samples = EvaluationSet("rows", dataset, some, opened.columns(columns), batch_tokens, scored_size(model))
+        recipe = opened.recipe(columns=columns, max_length=max_length, source=source)
+        dataset = TokenizedDataset.from_rows(some, recipe, limits_of(model))
+        wanted = opened.max_new_tokens(max_new_tokens)
+        writing = None
+        if wanted is not None:
+            writing = writing_set(some, recipe, model, max_new_tokens=wanted, batch_tokens=batch_tokens)
+        samples = EvaluationSet("rows", dataset, some, recipe.columns or {}, batch_tokens, scored_size(model), writing)
         values = measure(model.to(world.device), samples, world)
     majority = dataset.report.majority_share
     return values if majority is None else {**values, "majority": majority}

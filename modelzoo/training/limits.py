@@ -2,9 +2,13 @@
 
 from modelzoo.data import DataLimits
 from modelzoo.data.tasks import TASKS
+from modelzoo.errors import ConfigError
 from modelzoo.models.model import Model
 
-__all__ = ["has_labels", "limits_of", "scored_size"]
+__all__ = ["has_labels", "limits_of", "require_plain_inputs", "scored_size"]
+
+_BUILT_INPUTS = {"cpmbee": "trees of texts", "glm-10b": "texts with blanks"}
+"""Families that read something else than ids in a row."""
 
 
 def has_labels(model: Model) -> bool:
@@ -15,6 +19,19 @@ def has_labels(model: Model) -> bool:
 def scored_size(model: Model) -> int | None:
     """Return how many tokens the model scores for each one, where that is its whole vocabulary."""
     return model.config.vocab_size if model.task in TASKS and TASKS[model.task].scores_vocabulary else None
+
+
+def require_plain_inputs(model: Model) -> None:
+    """Refuse a family whose language model is trained on inputs that are built in its own way.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if model.family in _BUILT_INPUTS and model.task == "causal_lm":
+        raise ConfigError(
+            f"model.task=causal_lm: a {type(model).__name__} is trained on {_BUILT_INPUTS[model.family]}, for which there is no "
+            "recipe; build its inputs as docs/built_prompts.md shows, and train it in your own loop"
+        )
 
 
 def limits_of(model: Model) -> DataLimits:

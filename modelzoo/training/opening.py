@@ -11,9 +11,12 @@ import torch
 from modelzoo import hub
 from modelzoo.config import METRICS, RunSettings, load_settings
 from modelzoo.data import Tokenizer, load_tokenizer, read_rows
+from modelzoo.data.tasks import Recipe, task_spec
 from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.model import Model, Task
+from modelzoo.training.forms import trained_form
+from modelzoo.training.limits import has_labels
 
 __all__ = ["OpenedModel", "given_rows", "open_model"]
 
@@ -28,6 +31,8 @@ class OpenedModel:
     tokenizer: Tokenizer
     settings: RunSettings | None
     """Of the run that it is from, if it is from one."""
+    form: str = ""
+    """Of the run's training rows, if they had one: text, completion, chat, pair."""
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -46,6 +51,40 @@ class OpenedModel:
         wanted = given if given is not None else self.settings.data.max_length if self.settings is not None else 512
         return min(wanted, self.model.max_length)
 
+    def max_new_tokens(self, given: int | None) -> int | None:
+        """Return how many tokens are written for a row at most: the given ones, or the run's.
+
+        Raises:
+            ConfigError: The model writes no text.
+        """
+        if given is not None and task_spec(self.model.task).prompts is None:
+            raise ConfigError(f"max_new_tokens={given}: this model is for {self.model.task} and writes no text; leave it out")
+        return given if given is not None else self.settings.evaluation.max_new_tokens if self.settings is not None else None
+
+    def recipe(self, *, columns: Mapping[str, str] | None, max_length: int | None, source: str, labelled: bool = True) -> Recipe:
+        """Return how rows are encoded for this model, as its run's were.
+
+        Args:
+            columns: Column by role; None for the run's.
+            max_length: Tokens of the longest item; None for the run's.
+            source: What the rows are called in errors.
+            labelled: Whether the rows have targets.
+        """
+        data = self.settings.data if self.settings is not None else None
+        return Recipe(
+            task=self.model.task,
+            tokenizer=self.tokenizer,
+            max_length=self.max_length(max_length),
+            max_target_length=data.max_target_length if data is not None else None,
+            template=data.template if data is not None else None,
+            columns=self.columns(columns),
+            label_names=self.label_names if has_labels(self.model) else None,
+            truncation=data.truncation if data is not None else "longest_first",
+            source=source,
+            labelled=labelled,
+            seed=self.settings.train.seed if self.settings is not None else 0,
+        )
+
 
 def open_model(
     model_or_run: Model | str | os.PathLike[str], *, task: Task | None = None, allow_pickle: bool = False
@@ -62,7 +101,7 @@ def open_model(
         CheckpointError: The checkpoint has no head for the task, so what it says would be noise.
         ConfigError: The task has no evaluation.
     """
-    settings = None
+    settings, form = None, ""
     if isinstance(model_or_run, Model):
         model = model_or_run
         if model.source_folder is None:
@@ -76,6 +115,7 @@ def open_model(
             settings = load_settings(str(folder / "resolved.yaml"))
             if not (folder / "final").is_dir():
                 raise InputError(f"{folder}: the run is not finished, it has no final/; continue it with: modelzoo resume {folder}")
+            form = trained_form(folder)
             folder = folder / "final"
         else:
             folder = hub.resolve(model_or_run, allow_pickle=allow_pickle)
@@ -85,7 +125,7 @@ def open_model(
             raise CheckpointError(f"{folder}: has no head for {model.task} ({', '.join(new[:4])} are missing); fine-tune it first")
     if model.task not in METRICS:
         raise ConfigError(f"{folder}: task {model.task!r}: expected one of {', '.join(METRICS)}; give task=")
-    return OpenedModel(model, load_tokenizer(folder), settings)
+    return OpenedModel(model, load_tokenizer(folder), settings, form)
 
 
 def given_rows(

@@ -12,6 +12,7 @@ from modelzoo.training.forward_all import ForwardBatch, evaluating, forward_all
 from modelzoo.training.limits import has_labels, limits_of, scored_size
 from modelzoo.training.opening import OpenedModel, given_rows, open_model
 from modelzoo.training.spans import Span, best_spans, better_span
+from modelzoo.training.writing import MAX_NEW_TOKENS, writing_set, written_texts
 
 __all__ = ["predict"]
 
@@ -31,6 +32,7 @@ def predict(
     columns: Mapping[str, str] | None = None,
     max_length: int | None = None,
     batch_tokens: int = 8192,
+    max_new_tokens: int | None = None,
     allow_pickle: bool = False,
 ) -> list[dict[str, Any]]:
     """Return one prediction a row, in the order of the rows; labels in the rows are not looked at.
@@ -45,15 +47,20 @@ def predict(
         columns: Column by role; None for those of the run, or found by name.
         max_length: Longest sequence in tokens; longer ones are cut, contexts of questions into windows. None for the run's, or 512.
         batch_tokens: Most tokens of one forward on one process.
+        max_new_tokens: Most tokens that a language model writes for a row; None for those of the run, or 128.
         allow_pickle: Whether a pytorch_model.bin may be read.
 
     Returns:
         classification: label, probability, probabilities by label. token_classification: words, and labels, one a word (None for
         words that were cut off). question_answering: answer, score. masked_lm: masks, the likeliest tokens of each mask with their
-        probabilities.
+        probabilities. causal_lm and seq2seq_lm: text, the likeliest token each time; for a run on chats, rows with a text alone are
+        questions of a user.
     """
     opened = open_model(model_or_run, task=task, allow_pickle=allow_pickle)
     some, source = given_rows(opened, rows, split, None)
+    wanted = opened.max_new_tokens(max_new_tokens)
+    if task_spec(opened.model.task).prompts is not None:
+        return _written(opened, some, columns, max_length, source, wanted or MAX_NEW_TOKENS, batch_tokens)
     roles = find_columns(some, opened.model.task, _known(opened, columns), source=source, labelled=False)
     with connect() as world, failing_together(world, "the prediction"):
         dataset = _dataset(opened, some, roles, source, opened.max_length(max_length))
@@ -66,6 +73,25 @@ def predict(
         for part in world.gather(found):
             _add(everything, part.items())
     return [_shown(opened.model.task, some[row], roles, everything.get(row)) for row in range(len(some))]
+
+
+def _written(
+    opened: OpenedModel,
+    rows: Rows,
+    columns: Mapping[str, str] | None,
+    max_length: int | None,
+    source: str,
+    max_new_tokens: int,
+    batch_tokens: int,
+) -> list[dict[str, Any]]:
+    """Return what a language model writes for each row."""
+    known = _known(opened, columns)
+    if opened.form == "chat" and not known and "text" in rows[0] and "messages" not in rows[0]:
+        rows = [{"instruction": row.get("text")} for row in rows]
+    recipe = opened.recipe(columns=known, max_length=max_length, source=source, labelled=False)
+    samples = writing_set(rows, recipe, opened.model, max_new_tokens=max_new_tokens, batch_tokens=batch_tokens)
+    with connect() as world, failing_together(world, "the prediction"):
+        return [{"text": text} for text in written_texts(opened.model.to(world.device), samples, world)]
 
 
 def _add(found: dict[int, Any], more: Iterable[tuple[int, Any]]) -> None:

@@ -14,12 +14,13 @@ from modelzoo import hub
 from modelzoo.config import RunSettings
 from modelzoo.data import TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
 from modelzoo.data.labels import LabelTable, collect_names
-from modelzoo.data.tasks import find_columns, task_spec
+from modelzoo.data.tasks import Recipe, find_columns, task_spec
 from modelzoo.models.auto import find_pretrained
 from modelzoo.models.model import Model
 from modelzoo.models.pretrained import Pretrained
 from modelzoo.training.evaluation import EvaluationSet
-from modelzoo.training.limits import has_labels, limits_of, scored_size
+from modelzoo.training.limits import has_labels, limits_of, require_plain_inputs, scored_size
+from modelzoo.training.writing import writing_set
 
 __all__ = ["Prepared", "label_column", "prepare", "source_name"]
 
@@ -70,9 +71,12 @@ def prepare(settings: RunSettings) -> Prepared:
         dropout=settings.model.dropout,
     )
     model = pretrained.skeleton()
+    require_plain_inputs(model)
     datasets = {split: _dataset(settings, split, some, tokenizer, model) for split, some in rows.items()}
-    samples = {split: _samples(settings, split, datasets[split], rows[split], model) for split in datasets}
-    notes = [f"{split}: {dataset.report.describe()}" for split, dataset in datasets.items()]
+    samples = {
+        split: _samples(settings, split, datasets[split], rows[split], model, tokenizer) for split in datasets if split != "train"
+    }
+    notes = [f"{split}: {dataset.describe()}" for split, dataset in datasets.items()]
     if settings.data.max_length > model.max_length:
         notes.append(
             f"data.max_length={settings.data.max_length} is more than the model's {model.max_length} tokens, which are used"
@@ -87,6 +91,7 @@ def prepare(settings: RunSettings) -> Prepared:
                 "source": source_name(settings, split),
                 "fingerprint": dataset.fingerprint,
                 "report": dataclasses.asdict(dataset.report),
+                **({"form": dataset.form} if dataset.form else {}),
             }
             for split, dataset in datasets.items()
         },
@@ -96,22 +101,34 @@ def prepare(settings: RunSettings) -> Prepared:
 
 def _dataset(settings: RunSettings, split: str, rows: Rows, tokenizer: Tokenizer, model: Model) -> TokenizedDataset:
     """Tokenize a split with the labels of the model."""
-    return build_dataset(
-        rows,
+    return TokenizedDataset.from_rows(rows, _recipe(settings, split, tokenizer, model), limits_of(model))
+
+
+def _recipe(settings: RunSettings, split: str, tokenizer: Tokenizer, model: Model) -> Recipe:
+    """Return how the rows of a split are encoded."""
+    return Recipe(
         task=settings.model.task,
         tokenizer=tokenizer,
+        max_length=min(settings.data.max_length, model.max_length),
+        max_target_length=settings.data.max_target_length,
+        template=settings.data.template,
         columns=settings.data.columns,
         label_names=model.config.label_names if has_labels(model) else None,
-        max_length=min(settings.data.max_length, model.max_length),
         truncation=settings.data.truncation,
-        limits=limits_of(model),
         source=source_name(settings, split),
         seed=settings.train.seed,
     )
 
 
-def _samples(settings: RunSettings, split: str, dataset: TokenizedDataset, rows: Rows, model: Model) -> EvaluationSet:
+def _samples(
+    settings: RunSettings, split: str, dataset: TokenizedDataset, rows: Rows, model: Model, tokenizer: Tokenizer
+) -> EvaluationSet:
     """Return a split as it is evaluated."""
+    wanted, writing = settings.evaluation.max_new_tokens, None
+    if wanted is not None:
+        recipe = _recipe(settings, split, tokenizer, model)
+        batch_tokens = settings.evaluation.batch_tokens
+        writing = writing_set(rows, recipe, model, max_new_tokens=wanted, batch_tokens=batch_tokens)
     return EvaluationSet(
         name=split,
         dataset=dataset,
@@ -119,6 +136,7 @@ def _samples(settings: RunSettings, split: str, dataset: TokenizedDataset, rows:
         columns=settings.data.columns,
         batch_tokens=settings.evaluation.batch_tokens,
         vocab_size=scored_size(model),
+        writing=writing,
     )
 
 

@@ -32,6 +32,7 @@ from modelzoo.training.ending import record_ending, recorded_failure
 from modelzoo.training.evaluation import measure
 from modelzoo.training.forecast import forecast
 from modelzoo.training.forms import store_chat
+from modelzoo.training.forms import store_chat
 from modelzoo.training.identity import deciding_settings, identity_of
 from modelzoo.training.job import Job
 from modelzoo.training.loop import Loop

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelzoo.data import TokenizedDataset
-from modelzoo.data.tasks import find_columns
-from modelzoo.errors import DataError
+from modelzoo.data.tasks import find_columns, task_spec
 from modelzoo.runtime import World
 from modelzoo.training.answers import AnswerMetrics
 from modelzoo.training.forward_all import ForwardBatch
@@ -25,12 +24,11 @@ class TaskMetrics:
         rows: The rows that it was built from; question answering compares texts.
         columns: Column by role, as for the data set.
 
-    Raises:
-        DataError: The task has no metrics.
     """
 
     def __init__(self, dataset: TokenizedDataset, rows: Rows, columns: Mapping[str, str] | None = None) -> None:
         self._dataset = dataset
+        self._spec = task_spec(dataset.task)
         self._loss = LossMetrics()
         self._labels: ClassificationMetrics | TokenMetrics | None = None
         self._right_tokens = [0.0, 0.0]
@@ -40,8 +38,6 @@ class TaskMetrics:
             self._labels = ClassificationMetrics(len(dataset.label_names))
         elif dataset.task == "token_classification":
             self._labels = TokenMetrics(dataset.label_names)
-        elif dataset.task not in {"masked_lm", "question_answering"}:
-            raise DataError(f"{dataset.source}: task {dataset.task!r} has no metrics; evaluate it in your own loop")
 
     def update(self, batch: ForwardBatch) -> None:
         """Add the samples of a forward."""
@@ -49,9 +45,9 @@ class TaskMetrics:
         self._loss.update(float(output.loss), batch.num_targets)
         if self._labels is not None:
             self._labels.update(output.logits.argmax(-1).cpu(), batch.tensors["labels"].cpu())
-        elif self._dataset.task == "masked_lm":
-            labels = batch.tensors["labels"]
-            right = (output.logits.argmax(-1) == labels).sum()
+        elif self._spec.scores_vocabulary:
+            labels, best = batch.tensors["labels"], output.logits.argmax(-1)
+            right = ((best[:, :-1] == labels[:, 1:]) if self._spec.predicts_next else (best == labels)).sum()
             self._right_tokens = [self._right_tokens[0] + int(right), self._right_tokens[1] + batch.num_targets]
         else:
             offsets = [self._dataset.context_offsets(index) for index in batch.indices]
@@ -65,7 +61,7 @@ class TaskMetrics:
         if self._labels is not None:
             self._labels.counts = world.sum_data(self._labels.counts)
             return {**self._labels.values(), "loss": loss["loss"]}
-        if self._dataset.task == "masked_lm":
+        if self._spec.scores_vocabulary:
             right, count = world.sum_data(self._right_tokens)
             return {"accuracy": right / count if count else float("nan"), **loss}
         spans: dict[int, Span] = {}

@@ -156,7 +156,8 @@ def test_hugging_face_names_are_translated_and_said(word: str, path: str, value:
         ),
         (
             "model.task=translation",
-            "one of classification, token_classification, question_answering, masked_lm; found 'translation'",
+            "one of classification, token_classification, question_answering, masked_lm, "
+            "causal_lm, seq2seq_lm; found 'translation'",
         ),
         ("data.label_names=[true,false]", "found true; put it in quotes"),
         ("output=3", "output: expected a mapping with folder, name, log_every_s; found 3"),

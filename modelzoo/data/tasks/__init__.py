@@ -1,6 +1,19 @@
 """Tasks: one file each says which columns its rows have and how they become items; `TASKS` lists them."""
 
-from modelzoo.data.tasks.registry import TASKS, encode_rows, find_columns, task_spec
-from modelzoo.data.tasks.spec import Draws, EncodedRows, Item, Recipe, Rows, TaskSpec
+from modelzoo.data.tasks.registry import TASKS, encode_prompts, encode_rows, find_columns, task_spec
+from modelzoo.data.tasks.spec import Draws, EncodedRows, Item, PromptRows, Recipe, Rows, TaskSpec
 
-__all__ = ["TASKS", "Draws", "EncodedRows", "Item", "Recipe", "Rows", "TaskSpec", "encode_rows", "find_columns", "task_spec"]
+__all__ = [
+    "TASKS",
+    "Draws",
+    "EncodedRows",
+    "Item",
+    "PromptRows",
+    "Recipe",
+    "Rows",
+    "TaskSpec",
+    "encode_prompts",
+    "encode_rows",
+    "find_columns",
+    "task_spec",
+]

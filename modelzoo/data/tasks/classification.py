@@ -36,6 +36,7 @@ CLASSIFICATION = TaskSpec(
             roles={"text_a": (), "text_b": (), "label": _LABEL_NAMES},
             optional=frozenset({"text_b"}),
             targets=frozenset({"label"}),
+            filled=frozenset({"text_a", "text_b"}),
             is_pair=True,
         ),
     ),

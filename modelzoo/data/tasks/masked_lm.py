@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from modelzoo.data.columns import TEXT_NAMES, Form
+from modelzoo.data.encoding import Encoding
 from modelzoo.data.masking import MaskRule, mask_tokens
 from modelzoo.data.tasks.spec import EncodedRows, Item, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.texts import read_texts
@@ -31,16 +32,36 @@ class _Masks:
         masked, labels = mask_tokens(ids, maskable, self._rule, epoch=epoch, row=row)
         return {"input_ids": masked, "labels": labels}
 
+    def lengths(self, count: int) -> tuple[int, int]:
+        """Return the tokens of an item."""
+        return count, 0
+
 
 def _encode(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRows:
     draws = _Masks(recipe.tokenizer, recipe.seed) if recipe.labelled else None
     texts = read_texts(rows, columns["text"], recipe.source)
-    encodings = recipe.tokenizer.encode(texts, None, recipe.max_length, recipe.truncation)
+    limit = None if recipe.truncation != "error" else recipe.max_length
+    encodings = recipe.tokenizer.encode(texts, None, limit, recipe.truncation)
     special = recipe.tokenizer.special_ids
     empty = [row for row, encoding in enumerate(encodings) if special.issuperset(encoding.input_ids)]
-    return EncodedRows(encodings=encodings, empty_rows=empty, draws=draws)
+    return EncodedRows(encodings=_in_pieces(encodings, texts, recipe), empty_rows=empty, draws=draws, form="masked")
+
+
+def _in_pieces(encodings: list[Encoding], texts: list[str], recipe: Recipe) -> list[Encoding]:
+    """Cut long texts into pieces that share no token, each with its special tokens."""
+    long = [row for row, encoding in enumerate(encodings) if len(encoding.input_ids) > recipe.max_length]
+    if not long:
+        return encodings
+    pieces: dict[int, list[Encoding]] = {row: [] for row in long}
+    for piece in recipe.tokenizer.windows([texts[row] for row in long], max_length=recipe.max_length, stride=0):
+        row = long[piece.row]
+        pieces[row].append(Encoding(input_ids=piece.input_ids, token_type_ids=piece.token_type_ids, row=row))
+    return [piece for row, encoding in enumerate(encodings) for piece in pieces.get(row, [encoding])]
 
 
 MASKED_LM = TaskSpec(
-    forms=(Form(task="masked_lm", roles={"text": TEXT_NAMES}),), encode=_encode, targets="token", scores_vocabulary=True
+    forms=(Form(task="masked_lm", roles={"text": TEXT_NAMES}, filled=frozenset({"text"})),),
+    encode=_encode,
+    targets="token",
+    scores_vocabulary=True,
 )

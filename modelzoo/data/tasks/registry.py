@@ -1,22 +1,27 @@
 """All tasks by name, and what is done with the one that is named."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from modelzoo.data.columns import Form, check_told, find_in_form
+from modelzoo.data.tasks.causal_lm import CAUSAL_LM
 from modelzoo.data.tasks.classification import CLASSIFICATION
 from modelzoo.data.tasks.masked_lm import MASKED_LM
 from modelzoo.data.tasks.question_answering import QUESTION_ANSWERING
-from modelzoo.data.tasks.spec import EncodedRows, Recipe, Rows, TaskSpec
+from modelzoo.data.tasks.seq2seq_lm import SEQ2SEQ_LM
+from modelzoo.data.tasks.spec import EncodedRows, PromptRows, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.token_classification import TOKEN_CLASSIFICATION
 from modelzoo.errors import DataError
 
-__all__ = ["TASKS", "encode_rows", "find_columns", "task_spec"]
+__all__ = ["TASKS", "encode_prompts", "encode_rows", "find_columns", "task_spec"]
 
 TASKS: dict[str, TaskSpec] = {
     "classification": CLASSIFICATION,
     "token_classification": TOKEN_CLASSIFICATION,
     "question_answering": QUESTION_ANSWERING,
     "masked_lm": MASKED_LM,
+    "causal_lm": CAUSAL_LM,
+    "seq2seq_lm": SEQ2SEQ_LM,
 }
 
 
@@ -74,11 +79,38 @@ def encode_rows(rows: Rows, recipe: Recipe) -> EncodedRows:
     Raises:
         DataError: If a column, text or label is missing or wrong, naming the row (counted from 1) and its value.
     """
+    spec = task_spec(recipe.task)
+    if spec.prompts is not None and not recipe.labelled:
+        raise DataError(f"{recipe.source}: rows without targets are prompts to a {recipe.task}; use encode_prompts")
+    with _named(rows, recipe) as columns:
+        return spec.encode(rows, columns, recipe)
+
+
+def encode_prompts(rows: Rows, recipe: Recipe) -> PromptRows:
+    """Encode rows as prompts.
+
+    Args:
+        rows: At least one.
+        recipe: With `labelled`, the right answers are read too, where the rows' form has any.
+
+    Raises:
+        DataError: As `encode_rows`, or the task's model writes no text.
+    """
+    make = task_spec(recipe.task).prompts
+    if make is None:
+        raise DataError(f"{recipe.source}: a model for {recipe.task} writes no text")
+    with _named(rows, recipe) as columns:
+        return make(rows, columns, recipe)
+
+
+@contextmanager
+def _named(rows: Rows, recipe: Recipe) -> Iterator[dict[str, str]]:
+    """Find the columns, and put the rows' name before an error that lacks it."""
     if not rows:
         raise DataError(f"{recipe.source}: expected at least one row, found none")
     columns = find_columns(rows, recipe.task, recipe.columns, source=recipe.source, labelled=recipe.labelled)
     try:
-        return TASKS[recipe.task].encode(rows, columns, recipe)
+        yield columns
     except DataError as error:
         if str(error).startswith(f"{recipe.source}:"):
             raise

@@ -8,7 +8,7 @@ from modelzoo.data.columns import Form
 from modelzoo.data.encoding import Encoding, Truncation
 from modelzoo.data.tokenizer import Tokenizer
 
-__all__ = ["Draws", "EncodedRows", "Item", "Recipe", "Rows", "TaskSpec"]
+__all__ = ["Draws", "EncodedRows", "Item", "PromptRows", "Recipe", "Rows", "TaskSpec"]
 
 Rows = Sequence[Mapping[str, Any]]
 Item = dict[str, Any]
@@ -25,6 +25,10 @@ class Recipe:
     """The tokenizer of the model."""
     max_length: int
     """Tokens of the longest item, special tokens included."""
+    max_target_length: int | None = None
+    """Tokens of the longest target of an encoder-decoder, its end included; None for max_length."""
+    template: str | None = None
+    """Named chat template; None for the tokenizer's own."""
     columns: Mapping[str, str] | None = None
     """Column by role; what it leaves out is looked for."""
     label_names: Sequence[str] | None = None
@@ -54,6 +58,10 @@ class Draws(Protocol):
         """
         ...
 
+    def lengths(self, count: int) -> tuple[int, int]:
+        """Return the tokens of an item of `count` ids: those that the model reads, and those of a decoder beside an encoder."""
+        ...
+
 
 @dataclass(kw_only=True, slots=True)
 class EncodedRows:
@@ -62,7 +70,7 @@ class EncodedRows:
     encodings: list[Encoding]
     """Ids of each item; `row` tells its row, counted from 0."""
     labels: list[int] | list[list[int]] | None = None
-    """One label an item, or one a token; None where there are none."""
+    """One label an item, one a token, or those of a target that a decoder writes; None where there are none."""
     spans: list[tuple[int, int]] | None = None
     """First and last token of the answer, for question answering."""
     draws: Draws | None = None
@@ -73,6 +81,20 @@ class EncodedRows:
     """Targets that truncation or the tokenizer removed."""
     empty_rows: list[int] = field(default_factory=list)
     """Rows without any text, counted from 0."""
+    form: str = ""
+    """Which form a language model's rows have (`dataset.FORMS`); empty for other tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """Rows as what a model is asked to write."""
+
+    ids: list[list[int]]
+    """The prompt, or the encoder's input, of each row."""
+    answers: list[tuple[str, ...]]
+    """The right texts of each row; empty where nobody knows them."""
+    end_ids: tuple[int, ...]
+    """Ids that end what is written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +107,12 @@ class TaskSpec:
     """Turns rows into items, given the column of each role."""
     targets: Literal["item", "token", "span"]
     """What has a target: an item, each of its tokens (or of its answer's), or the span of an answer."""
+    prompts: Callable[[Rows, Mapping[str, str], Recipe], PromptRows] | None = None
+    """Turns rows into prompts, for a task whose model writes text; None for others."""
     label_role: str | None = None
     """Role of the column whose labels have names; None for a task without."""
+    predicts_next: bool = False
+    """Whether the scores at a token are of the one that follows it."""
     scores_vocabulary: bool = False
     """Whether the model scores the whole vocabulary for each token."""
 

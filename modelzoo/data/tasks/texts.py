@@ -6,13 +6,14 @@ from modelzoo.data.tasks.spec import Rows
 __all__ = ["read_texts", "read_words"]
 
 
-def read_texts(rows: Rows, column: str, source: str) -> list[str]:
+def read_texts(rows: Rows, column: str, source: str, *, may_be_missing: bool = False) -> list[str]:
     """Return the texts of a column.
 
     Args:
         rows: All rows.
-        column: Which.
+        column: Which; or a text with columns in braces, which are filled in ("question: {question}").
         source: What the rows are called in errors.
+        may_be_missing: Whether a missing text is an empty one.
 
     Raises:
         DataError: If a text is missing or no text; it lists the rows, counted from 1.
@@ -25,10 +26,10 @@ def read_texts(rows: Rows, column: str, source: str) -> list[str]:
         except TypeError as error:
             problems.append(f"row {number}: {error}")
             continue
-        if text is None:
+        if text is None and not may_be_missing:
             problems.append(f"row {number}: the text in column {column!r} is missing")
         else:
-            texts.append(text)
+            texts.append(text or "")
     if problems:
         raise problem_rows(source, problems, "fill or remove the row")
     return texts
