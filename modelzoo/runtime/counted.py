@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.runtime.axes import REPLICATE
 from modelzoo.runtime.lost import in_collective
+from modelzoo.runtime.part_exchange import Transfers, all_gather, reduce_scatter
 from modelzoo.runtime.traffic import NAMES, Traffic
 
 __all__ = ["count_traffic"]
@@ -38,7 +39,7 @@ def count_traffic(model: nn.Module, mesh: DeviceMesh, traffic: Traffic) -> None:
 class _Waited:
     """A running exchange whose waiting time is noted."""
 
-    def __init__(self, work: dist.Work, traffic: Traffic, kind: str) -> None:
+    def __init__(self, work: Transfers | dist.Work, traffic: Traffic, kind: str) -> None:
         self._work, self._traffic, self._kind = work, traffic, kind
 
     def wait(self, *args: Any) -> Any:
@@ -63,7 +64,7 @@ class _Counted:
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def _run(self, whole: Tensor, group: dist.ProcessGroup, start: Callable[[], dist.Work | None]) -> Any:
+    def _run(self, whole: Tensor, group: dist.ProcessGroup, start: Callable[[], Transfers | dist.Work | None]) -> Any:
         size = group.size()
         if self.kind == "reduce" and size == 1:
             return start()
@@ -81,7 +82,7 @@ class _Gather(_Counted):
         return self._run(
             output_tensor,
             group,
-            lambda: cast(dist.Work | None, dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)),
+            lambda: all_gather(output_tensor, input_tensor, group, async_op=async_op),
         )
 
 
@@ -91,14 +92,7 @@ class _Scatter(_Counted):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> Any:
-        return self._run(
-            input_tensor,
-            group,
-            lambda: cast(
-                dist.Work | None,
-                dist.reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op),
-            ),
-        )
+        return self._run(input_tensor, group, lambda: reduce_scatter(output_tensor, input_tensor, group, op=op))
 
 
 def _replicated(traffic: Traffic, groups: int) -> Callable[[Tensor], None]:

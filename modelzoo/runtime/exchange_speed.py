@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from modelzoo.runtime.lost import in_collective
+from modelzoo.runtime.part_exchange import all_gather, reduce_scatter
 from modelzoo.runtime.process import World
 
 __all__ = ["SIZES", "ExchangeTime", "measure_exchanges"]
@@ -51,8 +52,8 @@ def measure_exchanges(world: World, sizes: Sequence[int] = SIZES) -> list[Exchan
         whole = torch.ones(count, dtype=torch.float32, device=world.device)
         part = whole[: count // world.world_size].clone()
         actions: dict[str, tuple[Callable[[Tensor, Tensor], object], int]] = {
-            "all-gather": (lambda whole, part: dist.all_gather_single(whole, part), 1),
-            "reduce-scatter": (lambda whole, part: dist.reduce_scatter_single(part, whole), 1),
+            "all-gather": (lambda whole, part: all_gather(whole, part, dist.group.WORLD), 1),
+            "reduce-scatter": (lambda whole, part: reduce_scatter(part, whole, dist.group.WORLD), 1),
             "all-reduce": (lambda whole, part: dist.all_reduce(whole), 2),
         }
         for kind, (action, passes) in actions.items():

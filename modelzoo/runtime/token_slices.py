@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from modelzoo.runtime.part_exchange import all_gather, reduce_scatter
 from modelzoo.runtime.traffic import Traffic
 
 __all__ = ["Ranks", "add_and_cut", "cut", "exchange", "gather"]
@@ -37,7 +38,7 @@ def gather(rows: Tensor, ranks: Ranks, shape: Shape) -> Tensor:
     rows = rows.contiguous()
     whole = rows.new_empty(ranks.size * len(rows), *rows.shape[1:])
     with ranks.traffic.timed("tensor", whole.nbytes * (ranks.size - 1) // ranks.size):
-        dist.all_gather_single(whole, rows, group=ranks.group)
+        all_gather(whole, rows, ranks.group)
     return whole[: math.prod(shape)].view(*shape, *rows.shape[1:])
 
 
@@ -46,7 +47,7 @@ def add_and_cut(part: Tensor, ranks: Ranks, shape: Shape) -> Tensor:
     rows = _padded(part, ranks, shape)
     own = rows.new_empty(len(rows) // ranks.size, *rows.shape[1:])
     with ranks.traffic.timed("tensor", rows.nbytes * (ranks.size - 1) // ranks.size):
-        dist.reduce_scatter_single(own, rows, group=ranks.group)
+        reduce_scatter(own, rows, ranks.group)
     return own
 
 

@@ -13,10 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.runtime import Traffic, accumulating, connect, prepare, prepared
+from modelzoo.runtime.part_exchange import GATHER_TAG, REDUCE_TAG
+
+KINDS = {GATHER_TAG: "gather", REDUCE_TAG: "reduce"}
 
 
 class Wire(TorchDispatchMode):
-    """Notes the bytes that this rank sends, of a ring, at the door of the process group: torch's own collectives too."""
+    """Notes the bytes that this rank sends at the door of the process group; of a sum, those of a ring."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,11 +31,15 @@ class Wire(TorchDispatchMode):
             name = op.name().split("::")[1].rstrip("_")
             boxed = next(each for each in args if isinstance(each, torch.ScriptObject) and "ProcessGroup" in str(each._type()))
             size = torch.distributed.ProcessGroup.unbox(boxed).size()
-            whole = {"_allgather_base": 0, "_reduce_scatter_base": 1, "allreduce": 0}[name]
-            tensors = args[whole] if isinstance(args[whole], list) else [args[whole]]
-            rounds = 2 if name == "allreduce" else 1
-            self.sent[name] += sum(rounds * each.nbytes * (size - 1) // size for each in tensors)
-            self.calls[name] += size > 1
+            if name == "send":
+                kind = KINDS[args[3]]
+                self.sent[kind] += sum(each.nbytes for each in args[0])
+                self.calls[kind] += 1
+            elif name == "allreduce":
+                self.sent[name] += sum(2 * each.nbytes * (size - 1) // size for each in args[0])
+                self.calls[name] += size > 1
+            else:
+                assert name == "recv", name
         return op(*args, **(kwargs or {}))
 
 
@@ -88,7 +95,7 @@ def formulas(name: str, world_size: int, data_replicate: int) -> None:
                 where = f"{name} zero={zero} accumulation={accumulation}"
                 assert +Counter(traffic.sent_bytes) == +expected, where
                 sent = wire.sent
-                assert (sent["_allgather_base"], sent["_reduce_scatter_base"]) == (expected["gather"], expected["reduce"]), where
+                assert (sent["gather"], sent["reduce"]) == (expected["gather"], expected["reduce"]), where
                 assert sent["allreduce"] == expected["replicate"], where
                 assert zero == 0 or sum(traffic.seconds.values()) > 0  # torch runs sums between groups by itself
 
