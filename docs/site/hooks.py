@@ -26,6 +26,7 @@ PACKAGES = (
     "modelzoo.generation",
 )
 TOP_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+WIDE = ".md-grid { max-width: 80rem; }  /* lines of code of a hundred characters */\n"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s:]+?)(#[^)\s]*)?\)")
 
 
@@ -56,6 +57,7 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, f"recipes/{name}.md", content=(ROOT / "recipes" / name / "README.md").read_text()))
     for source, page in TOP_PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    files.append(File.generated(config, "wide.css", content=WIDE))
     return files
 
 
