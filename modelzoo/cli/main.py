@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from modelzoo.cli.catalogue import explain, init, recipes
+from modelzoo.cli.check_command import check
 from modelzoo.cli.checkpoint_commands import convert, verify
 from modelzoo.cli.console import Ended, say, say_error
 from modelzoo.cli.demo import demo
@@ -32,24 +33,30 @@ __all__ = ["COMMANDS", "build_app", "main"]
 COMMANDS = (
     Command("start", recipes, "", "complete runs that ship with the project"),
     Command("", init, "RECIPE", "copy a recipe here to edit it"),
-    Command("", demo, "[key=value ...]", "ten seconds on two cores, nothing from the network", takes_settings=True),
-    Command("look", plan, "RECIPE [key=value ...]", "memory, time and disk it will take, and what would fit", takes_settings=True),
+    Command("", demo, "[key=value ...]", "ten seconds on two cores, without network", takes_settings=True),
+    Command("look", plan, "RECIPE [key=value ...]", "memory, time, disk, and what would fit", takes_settings=True),
+    Command("", check, "RECIPE [key=value ...]", "everything that can fail, before it costs", takes_settings=True),
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
     Command("", resume, "RUN", "continue a run exactly where it stopped"),
-    Command("", slurm, "RECIPE --nodes N", "an sbatch file that saves, requeues and resumes", takes_settings=True),
+    Command("", slurm, "RECIPE --nodes N", "an sbatch file that requeues and resumes", takes_settings=True),
     Command("use", evaluate, "RUN|MODEL data=FILE", "metrics on rows of your own", takes_settings=True, name="eval"),
     Command("", predict, "RUN|MODEL --text TEXT", "labels for texts", takes_settings=True),
     Command("", generate, "RUN|MODEL --text TEXT", "what a language model writes", takes_settings=True),
+    Command("after", runs, "[FOLDER]", "what became of your runs"),
     Command(
-        "after", runs, "", "what became of runs, side by side", line="modelzoo runs | show RUN | plot RUN... | compare RUN RUN"
+        "",
+        show,
+        "",
+        "one run or recipe, curves, two runs",
+        takes_settings=True,
+        line="modelzoo show RUN | plot RUN.. | compare RUN RUN",
     ),
-    Command("", show, "RUN|RECIPE", "a run, or a recipe's settings", takes_settings=True, is_named=False),
     Command("", plot, "RUN...", "curves as text or picture", is_named=False),
     Command("", compare, "RUN RUN", "what differs between two runs", is_named=False),
-    Command("models", models, "[NAME]", "families that can be loaded, their sizes and tasks"),
+    Command("models", models, "[NAME]", "families, their sizes and tasks"),
     Command("", convert, "SRC DST", "a checkpoint to a plain Hugging Face folder"),
     Command("", verify, "FOLDER", "logits and gradients against transformers"),
-    Command("help", doctor, "", "versions, memory, known traps; what a setting means", line="modelzoo doctor | explain KEY"),
+    Command("help", doctor, "", "versions and traps; what a setting means", line="modelzoo doctor | explain KEY"),
     Command("", explain, "[KEY]", "what a setting means", is_named=False),
 )
 

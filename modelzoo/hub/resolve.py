@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from modelzoo.errors import CheckpointError
-from modelzoo.hub.files import COPIED_FILES, shown
+from modelzoo.hub.files import ADAPTER_FILES, COPIED_FILES, shown
 
 __all__ = ["resolve"]
 
@@ -21,6 +21,7 @@ def resolve(
     cache_dir: str | os.PathLike[str] | None = None,
     local_files_only: bool = False,
     allow_pickle: bool = False,
+    with_weights: bool = True,
 ) -> Path:
     """Return the folder of a model: config, weights and tokenizer.
 
@@ -34,6 +35,7 @@ def resolve(
         cache_dir: Another cache folder.
         local_files_only: Use what the cache has.
         allow_pickle: Fetch old .bin weights from a repository that has no safetensors.
+        with_weights: False fetches the small files alone; whether access is granted shows all the same.
 
     Raises:
         CheckpointError: There is no such folder or repository, access is not granted, or it is not in the cache while offline; the
@@ -45,7 +47,10 @@ def resolve(
         return path
     _refuse_paths(name, path)
     offline = local_files_only or os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
-    wanted = ["config.json", *_WEIGHTS, *COPIED_FILES]
+    small = ["config.json", "README.md", *COPIED_FILES]
+    if not with_weights:
+        return _snapshot(name, small, revision=revision, token=token, cache_dir=cache_dir, offline=offline)
+    wanted = [*small, *_WEIGHTS, *ADAPTER_FILES]
     folder = _snapshot(name, wanted, revision=revision, token=token, cache_dir=cache_dir, offline=offline)
     if allow_pickle and not any((folder / file).exists() for file in _WEIGHTS[:2]):
         folder = _snapshot(name, [*wanted, *_PICKLES], revision=revision, token=token, cache_dir=cache_dir, offline=offline)

@@ -1,12 +1,12 @@
 """What one should know of a run: losses of data, results that mean little, plans that were far off. From its files alone."""
 
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 from modelzoo.report.run_files import RunFiles, numbers
 from modelzoo.report.summary import state_of, summarize
 
-__all__ = ["Finding", "findings"]
+__all__ = ["Finding", "data_findings", "findings"]
 
 TRUNCATED_SHARE = 0.01
 ONE_LABEL_SHARE = 0.9
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
 
 def findings(run: RunFiles) -> list[Finding]:
     """Return what one should know of a run, problems first."""
-    found = [*_ending(run), *_data(run), *_result(run), *_pace(run)]
+    found = [*_ending(run), *data_findings(run.data, run.section("data").get("max_length")), *_result(run), *_pace(run)]
     return sorted(found, key=lambda finding: finding.level != "problem")
 
 
@@ -40,16 +40,21 @@ def _ending(run: RunFiles) -> Iterator[Finding]:
         yield Finding("note", f"{skipped} of {len(run.steps)} steps were skipped, as their float16 gradients overflowed")
 
 
-def _data(run: RunFiles) -> Iterator[Finding]:
-    length = run.section("data").get("max_length")
-    for split, values in run.data.items():
+def data_findings(data: Mapping[str, Any], max_length: int | None) -> Iterator[Finding]:
+    """Give what one should know of the rows before they are trained on.
+
+    Args:
+        data: What data.json holds: source, fingerprint and report by split.
+        max_length: Tokens of the longest item that is allowed.
+    """
+    for split, values in data.items():
         report = values.get("report") if isinstance(values, dict) else None
         counts = numbers(report.get("label_counts")) if isinstance(report, dict) else {}
         found = numbers(report)
         rows, cut, dropped, lost = (found.get(name, 0) for name in ("rows", "truncated_rows", "dropped_rows", "lost_targets"))
         if rows and cut / rows > TRUNCATED_SHARE:
             yield Finding(
-                "note", f"{split}: {cut:,} of {rows:,} rows ({cut / rows:.1%}) were cut to data.max_length={length} tokens"
+                "note", f"{split}: {cut:,} of {rows:,} rows ({cut / rows:.1%}) were cut to data.max_length={max_length} tokens"
             )
         if dropped:
             yield Finding("note", f"{split}: {dropped:,} of {rows:,} rows had no target and were left out")
@@ -61,7 +66,7 @@ def _data(run: RunFiles) -> Iterator[Finding]:
             yield Finding(
                 "note", f"{split}: {counts[name] / total:.1%} of the labels are {name!r}; accuracy says little, look at f1"
             )
-    if run.data and "validation" not in run.data:
+    if data and "validation" not in data:
         yield Finding("note", "there is no validation data, so nothing was evaluated and the last weights were taken")
 
 

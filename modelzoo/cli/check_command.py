@@ -1,0 +1,61 @@
+"""`modelzoo check`: everything that can fail, before the run."""
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from modelzoo.cli.console import Ended, columns, say, say_json
+
+__all__ = ["check"]
+
+WIDEST = 140
+"""Characters of a value in the table; a longer one stands below it."""
+
+
+def check(
+    ctx: typer.Context,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="As for train; key=value after it changes a setting.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+) -> None:
+    """Check a recipe before it costs: settings, access, data, columns, labels, lengths, tokenizer, memory, disk, versions.
+
+    modelzoo check bert-boolq model=FOLDER data.train=FILE data.validation=FILE
+
+    All rows are read and tokenized as the run will do; no weight is read and nothing is written. All problems are listed, not the
+    first alone. Exit code 2 with problems, 0 with notes or none.
+    """
+    from modelzoo.config import resolve_settings
+
+    resolved = resolve_settings(recipe, ctx.args)
+    from modelzoo.cli.preflight import preflight
+
+    found = list(preflight(resolved.settings))
+    problems = sum(finding.level == "problem" for finding in found)
+    if as_json:
+        say_json([dataclasses.asdict(finding) for finding in found])
+    else:
+        for note in resolved.notes:
+            say(f"note     {note}")
+        lines = [(finding, finding.value.splitlines() or [""]) for finding in found]
+        say(columns([[finding.level, finding.name, _short(first)] for finding, (first, *_) in lines]))
+        for finding, (first, *more) in lines:
+            if finding.advice or more or len(first) > WIDEST:
+                say(
+                    "\n".join(
+                        [
+                            "",
+                            f" {finding.level}: {finding.name} {first}",
+                            *(f"   {line}" for line in (*more, finding.advice) if line),
+                        ]
+                    )
+                )
+        notes = sum(finding.level == "note" for finding in found)
+        end = "nothing was started" if problems else f"start it: modelzoo train {' '.join([recipe, *ctx.args])}"
+        say(f"\n {problems} problem{'s' * (problems != 1)}, {notes} note{'s' * (notes != 1)}; {end}")
+    if problems:
+        raise Ended(2)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."

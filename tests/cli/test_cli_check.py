@@ -1,0 +1,106 @@
+"""modelzoo check: every problem at once, each with what to do, exit code 2; nothing is written and no weight is read."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modelzoo.cli import main
+
+
+def found(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[dict[str, str]]]:
+    code = main(["check", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def rows(path: Path, *some: dict[str, object]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in some))
+    return str(path)
+
+
+def test_a_recipe_that_can_run_has_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, findings = found(["demo"], capsys)
+    assert code == 0
+    names = [finding["name"] for finding in findings if finding["level"] == "ok"]
+    assert [name for name in names if name in ("settings", "output", "model", "train", "validation", "tokenizer", "plan")] == [
+        "settings",
+        "output",
+        "model",
+        "train",
+        "validation",
+        "tokenizer",
+        "plan",
+    ]
+    assert not [finding for finding in findings if finding["level"] == "problem"]
+    assert list(tmp_path.iterdir()) == []
+    assert main(["check", "demo"]) == 0
+    assert "start it: modelzoo train demo" in capsys.readouterr().out
+
+
+def test_problems_of_all_files_are_listed_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = rows(tmp_path / "train.jsonl", {"x1": "a", "x2": "b", "label": True})
+    validation = rows(tmp_path / "validation.jsonl", {"question": "a", "passage": "b", "label": None})
+    (tmp_path / "runs").write_text("a file")
+    code, findings = found(
+        ["demo", f"data.train={train}", f"data.validation={validation}", f"output.folder={tmp_path}/runs"], capsys
+    )
+    problems = [finding["value"] for finding in findings if finding["level"] == "problem"]
+    assert code == 2
+    assert [text.split(":")[0] for text in problems] == [f"{tmp_path}/runs is a file", "train.jsonl", "validation.jsonl"]
+    assert "x1" in problems[1]
+    assert "row 1" in problems[2]
+
+
+def test_labels_of_validation_are_held_against_those_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    validation = rows(tmp_path / "v.jsonl", {"question": "a", "passage": "b", "label": "maybe"})
+    code, findings = found(["demo", f"data.validation={validation}"], capsys)
+    assert code == 2
+    assert 'label "maybe" is not one of 2 known labels (false, true)' in str(findings)
+
+
+def test_truncation_and_rows_that_were_trained_on_are_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    from modelzoo.config import load_settings
+
+    train = load_settings("demo").data.train
+    code, findings = found(["demo", "data.max_length=48", f"data.validation={train}"], capsys)
+    notes = [finding["value"] for finding in findings if finding["level"] == "note"]
+    assert code == 0
+    assert any("were cut to data.max_length=48 tokens" in note for note in notes)
+    assert "validation: the same rows as train" in notes
+
+
+def test_a_run_that_does_not_fit_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    code, findings = found(["demo", "memory.host=64MiB", "memory.disk.path=."], capsys)
+    assert code == 2
+    assert [finding["name"] for finding in findings if finding["level"] == "problem"] == ["plan"]
+
+
+def test_gated_access_is_asked_for_before_anything_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError
+
+    asked = []
+
+    def refuse(name: str, **options: object) -> str:
+        asked.append(options["allow_patterns"])
+        raise GatedRepoError.__new__(GatedRepoError)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    code, findings = found(["demo", "model=google/gemma-3-270m"], capsys)
+    assert code == 2
+    problem = next(finding for finding in findings if finding["level"] == "problem")
+    assert "https://huggingface.co/google/gemma-3-270m" in problem["value"]
+    assert "hf auth login" in problem["value"]
+    assert not any("safetensors" in pattern for pattern in asked[0])
+
+
+def test_unknown_settings_are_refused_before_anything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "demo", "lerning_rate=1", "data.train=none.jsonl"]) == 2
+    err = capsys.readouterr().err
+    assert "lerning_rate" in err
+    assert "none.jsonl" in err
