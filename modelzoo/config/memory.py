@@ -65,6 +65,8 @@ class MemoryConfig(Section):
     """Who decides where a block's values live: plan keeps what costs most traffic, static fills the tiers in forward order."""
     optimizer_update: Literal["step", "in_backward", "deferred"] = "step"
     """When a block's values are updated: after the backward, in it (without clipping), or before its next forward; 1st = 3rd."""
+    activations: Literal["keep", "offload"] = "keep"
+    """Where the inputs of blocks that are computed again (parallel.recompute) wait for the backward; offload sends them to disk."""
     slots: Annotated[int, Field(ge=2, le=64), Key("blocks")] = 3
     """Blocks that may be on their way from a lower tier at a time; each takes the memory of the largest block."""
 

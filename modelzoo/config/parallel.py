@@ -8,14 +8,14 @@ from pydantic import AfterValidator, Field
 from modelzoo.config.keys import Key
 from modelzoo.config.section import Section
 
-__all__ = ["ParallelConfig", "recompute_period"]
+__all__ = ["ParallelConfig", "recomputed"]
 
-RECOMPUTE_EXPECTS = 'none, blocks, selective or "every N" with N >= 1'
-EVERY = re.compile(r"every ([1-9][0-9]{0,3})")
+RECOMPUTE_EXPECTS = 'auto, none, blocks, selective, "first N" or "every N" with N >= 1'
+SOME = re.compile(r"(first|every) ([1-9][0-9]{0,3})")
 
 
 def _check_recompute(value: str) -> str:
-    if value not in ("none", "blocks", "selective") and not EVERY.fullmatch(value):
+    if value not in ("auto", "none", "blocks", "selective") and not SOME.fullmatch(value):
         raise ValueError(f"expected {RECOMPUTE_EXPECTS}, found {value!r}")
     return value
 
@@ -39,20 +39,24 @@ class ParallelConfig(Section):
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """What forward and backward compute in; trained parameters, moments and sums of gradients are float32 always."""
     recompute: Annotated[str, AfterValidator(_check_recompute), Key("", (), RECOMPUTE_EXPECTS)] = "none"
-    """Which activations are computed again in the backward: of all blocks, all but matrix products, or every Nth block."""
+    """Blocks whose activations are computed again in the backward; selective: all but products; auto: as few as needed."""
     compile: Annotated[bool, Key("", ("torch_compile",))] = False
     """Whether each block goes through torch.compile; the first steps then take minutes."""
     timeout_s: Annotated[float, Field(ge=1), Key("seconds", ("ddp_timeout",))] = 60.0
     """How long one process waits for the others before the run fails and names the late rank."""
 
 
-def recompute_period(recompute: str) -> int:
-    """Return N where every Nth block is recomputed: 0 for none, 1 for all.
+def recomputed(recompute: str, count: int) -> tuple[bool, ...]:
+    """Return for each block, in forward order, whether it is computed again.
 
     Args:
-        recompute: As in `ParallelConfig`.
+        recompute: As in `ParallelConfig`; auto, which nobody has decided yet, is none.
+        count: Of blocks.
     """
-    if recompute == "none":
-        return 0
-    found = EVERY.fullmatch(recompute)
-    return int(found[1]) if found else 1
+    if recompute in ("auto", "none"):
+        return (False,) * count
+    found = SOME.fullmatch(recompute)
+    if found is None:
+        return (True,) * count
+    number = int(found[2])
+    return tuple(place < number if found[1] == "first" else (place + 1) % number == 0 for place in range(count))

@@ -16,7 +16,8 @@ After Korthikanti et al. (2022), section 4.1, which counts what each operation o
     network              b n D + b n F c / t               c = 2 (GELU), 1 (ReLU), 4 (gated), 3 (gated ReLU)
     dropout              n D a mask
 
-What is computed again keeps its input, b n D. `selective` keeps the products of all maps and the attention's output too.
+What is computed again keeps its input, b n D (none where it waits on disk: buffers).
+`selective` keeps the products of all maps and the attention's output too.
 A compiled block keeps what separates matrix products and can be had from nothing nearer: the norms' inputs, the attention's
 operands, gate and inner map (the smallest cut of its graph, as torch.compile's partitioner seeks).
 """
@@ -24,9 +25,10 @@ operands, gate and inner map (the smallest cut of its graph, as torch.compile's 
 from collections import Counter
 from dataclasses import dataclass
 
-from modelzoo.config.parallel import recompute_period
+from modelzoo.config.parallel import recomputed
 from modelzoo.plan.parts import AttentionPart, FeedForwardPart, MixturePart, ModelParts, NormPart, UnitParts
 from modelzoo.plan.workload import MASKED_SHARE, Workload
+from modelzoo.runtime.tiers.inputs import INPUT_BUFFERS
 
 __all__ = ["UnitActivations", "head_activations", "unit_activations"]
 
@@ -59,17 +61,17 @@ def unit_activations(model: ModelParts, work: Workload, *, tensor: int = 1) -> l
         tensor: Ranks that compute a sample together.
     """
     work = work.behind(model.prompt_tokens)
-    period = recompute_period(work.recompute) if not work.recompute.startswith("products") else 1
     found = []
     blocks = model.blocks
+    chosen = recomputed("blocks" if work.recompute.startswith("products") else work.recompute, len(blocks))
     for number, unit in enumerate(blocks, start=1):
         is_last = number == len(blocks) and model.reads_one_token
         sizes = _Sizes(work, tensor, is_decoder=unit.is_decoder, queries=work.rows if is_last else None)
         whole = _kept(unit, sizes)
         total = sum(whole.values())
         backward = _work(unit, sizes)
-        if period and number % period == 0:
-            kept = {"inputs of blocks": sizes.value * sizes.all_tokens * model.hidden_size}
+        if chosen[number - 1]:
+            kept = {"inputs of blocks": 0 if work.offloads_inputs else sizes.value * sizes.all_tokens * model.hidden_size}
             if work.recompute == "selective" or work.recompute.startswith("products"):
                 every = int(work.recompute.split()[1]) if work.recompute.startswith("products") else 1
                 kept |= _products(unit, sizes, every)
@@ -104,6 +106,9 @@ def head_activations(model: ModelParts, work: Workload, *, tensor: int = 1) -> t
         )
     }
     embedding["positions"] = _positions(model, work, tensor)
+    if work.offloads_inputs:
+        # the buffers that they pass through, and the one that its block works on
+        embedding["inputs of blocks"] = (INPUT_BUFFERS + 1) * value * max(tokens, targets) * hidden
     if model.has_decoder:
         embedding["context"] = value * tokens * hidden + tokens * hidden * (1 if model.embedding_dropout else 0)
     scores, moment = _scores(model, scored, targets, tensor)

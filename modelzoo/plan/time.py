@@ -14,7 +14,7 @@ last reduction of a block stand alone; the exchanges of CPU ranks share its core
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from modelzoo.config.parallel import recompute_period
+from modelzoo.config.parallel import recomputed
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.machine import Machine
 from modelzoo.plan.parts import AttentionPart, FeedForwardPart, MixturePart, ModelParts, NormPart, UnitParts
@@ -119,9 +119,8 @@ def _computed_again(work: Workload, count: int) -> list[tuple[float, float]]:
     """Return for each block which share of its products, and of everything else, is computed again."""
     if work.recompute.startswith("products"):
         return [(1.0 - 1.0 / int(work.recompute.split()[1]), 1.0)] * count
-    period = recompute_period(work.recompute)
     again = (0.0, 1.0) if work.recompute == "selective" else (1.0, 1.0)
-    return [again if period and number % period == 0 else (0.0, 0.0) for number in range(1, count + 1)]
+    return [again if is_chosen else (0.0, 0.0) for is_chosen in recomputed(work.recompute, count)]
 
 
 def _add(

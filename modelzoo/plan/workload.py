@@ -29,6 +29,8 @@ class Workload:
     precision: str = "float32"
     recompute: str = "none"
     """As `ParallelConfig.recompute`; "products 2" recomputes all but every other matrix product (torchtitan's "op")."""
+    offloads_inputs: bool = False
+    """Whether the inputs of blocks that are computed again wait on disk."""
     is_compiled: bool = False
     is_host: bool = True
     """Whether it runs on a CPU, where attention with dropout holds its weights, and dropout is drawn another way."""
@@ -110,6 +112,7 @@ def workload_of(
         tokens=rows * mean,
         precision=settings.parallel.precision,
         recompute=settings.parallel.recompute,
+        offloads_inputs=settings.memory.activations == "offload" and settings.memory.disk.path is not None,
         is_compiled=settings.parallel.compile,
         is_host=is_host,
     )

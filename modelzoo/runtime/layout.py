@@ -14,7 +14,12 @@ __all__ = ["layout"]
 
 
 def layout(
-    world: World, config: ParallelConfig | None = None, memory: MemoryConfig | None = None, *, reserved_bytes: int = 0
+    world: World,
+    config: ParallelConfig | None = None,
+    memory: MemoryConfig | None = None,
+    *,
+    reserved_bytes: int = 0,
+    inputs_bytes: int = 0,
 ) -> Callable[[nn.Module], nn.Module]:
     """Return what lays a model on meta out over the ranks and gives it memory: the `lay_out` of `from_pretrained`.
 
@@ -23,6 +28,7 @@ def layout(
         config: As of `prepare`.
         memory: Budgets of the tiers; None, or one without any, keeps everything where torch has it.
         reserved_bytes: As of `attach_tiers`.
+        inputs_bytes: As of `attach_tiers`.
     """
 
     def lay_out(model: nn.Module) -> nn.Module:
@@ -30,7 +36,7 @@ def layout(
         prepare(model, world, config, for_tiers=uses_tiers)
         materialise(model, world.device)
         if memory is not None and uses_tiers:
-            attach_tiers(model, world, memory, reserved_bytes=reserved_bytes, is_filled=False)
+            attach_tiers(model, world, memory, reserved_bytes=reserved_bytes, inputs_bytes=inputs_bytes, is_filled=False)
         return model
 
     return lay_out

@@ -4,16 +4,18 @@ A block's `forward` is replaced on the instance, so that names of parameters, ho
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from modelzoo.config.parallel import recompute_period
+from modelzoo.config.parallel import recomputed
 
-__all__ = ["recompute"]
+__all__ = ["keep_inputs", "recompute"]
 
 _KEPT = {
     torch.ops.aten.mm.default,
@@ -26,6 +28,9 @@ _KEPT = {
 }
 """What `selective` does not compute again: matrix products and attention, which take nearly all of the time."""
 
+Keeper = Callable[[Tensor], AbstractContextManager[Any]]
+_KEEPERS: WeakKeyDictionary[nn.Module, Keeper] = WeakKeyDictionary()
+
 
 def recompute(units: Sequence[nn.Module], how: str) -> None:
     """Make blocks compute their activations again in the backward; results are equal, dropout included.
@@ -34,16 +39,28 @@ def recompute(units: Sequence[nn.Module], how: str) -> None:
 
     Args:
         units: The blocks, in forward order.
-        how: As `ParallelConfig.recompute`: "none", "blocks", "selective" or "every N" (blocks N, 2 N, ...).
+        how: As `ParallelConfig.recompute`: "none", "blocks", "selective", "first N" or "every N" (blocks N, 2 N, ...).
     """
-    period = recompute_period(how)
-    if not period:
-        return
-    for unit in units[period - 1 :: period]:
-        unit.forward = _twice(unit.forward, is_selective=how == "selective")
+    for unit, is_chosen in zip(units, recomputed(how, len(units)), strict=True):
+        if is_chosen:
+            unit.forward = _twice(unit, unit.forward, is_selective=how == "selective")
 
 
-def _twice(forward: Callable[..., Any], *, is_selective: bool) -> Callable[..., Any]:
+def keep_inputs(units: Sequence[nn.Module], keeper: Keeper | None) -> None:
+    """Say where the inputs of blocks that are computed again are kept; blocks that are not, keep theirs as before.
+
+    Args:
+        units: The blocks.
+        keeper: Takes a block's first argument and returns the context in which its inputs are saved; None keeps them in memory.
+    """
+    for unit in units:
+        if keeper is None:
+            _KEEPERS.pop(unit, None)
+        else:
+            _KEEPERS[unit] = keeper
+
+
+def _twice(unit: nn.Module, forward: Callable[..., Any], *, is_selective: bool) -> Callable[..., Any]:
     options: dict[str, Any] = {"use_reentrant": False}
     if is_selective:
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
@@ -52,7 +69,10 @@ def _twice(forward: Callable[..., Any], *, is_selective: bool) -> Callable[..., 
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        return checkpoint(forward, *args, **options, **kwargs)
+        keeper = _KEEPERS.get(unit)
+        has_stream = keeper is not None and bool(args) and isinstance(args[0], Tensor)
+        with keeper(args[0]) if keeper is not None and has_stream else nullcontext():
+            return checkpoint(forward, *args, **options, **kwargs)
 
     return run
 

@@ -11,6 +11,8 @@ from torch.optim import Optimizer
 from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.prepare import Prepared, prepared
 from modelzoo.runtime.tiers import tiers_of
+from modelzoo.runtime.tiers.timeline import timeline_of
+from modelzoo.runtime.tiers.timeline_text import timeline_lines
 from modelzoo.sharded import held, is_away
 
 __all__ = ["Report", "TierReport", "UnitBytes", "report"]
@@ -45,6 +47,8 @@ class TierReport:
     written_bytes: dict[str, int]
     waited_s: float
     """Seconds in which the model waited for the disk or for an update."""
+    timeline: tuple[str, ...] = ()
+    """A picture of one of the first steps, line by line, where they were recorded."""
 
     def lines(self) -> list[str]:
         """Return it as lines of text."""
@@ -57,7 +61,7 @@ class TierReport:
         for doing, counts in (("read", self.read_bytes), ("written", self.written_bytes)):
             moved = "  ".join(f"{name} {readable_size(count)}" for name, count in counts.items() if count)
             lines.append(f"{doing:<8} {moved or 'nothing'} a step")
-        return lines
+        return [*lines, *self.timeline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,8 @@ def _tiers(model: nn.Module, steps: int) -> TierReport | None:
         disk_bytes=tiers.placement.disk_bytes,
         read_bytes={kind: count // steps for kind, count in tiers.traffic.read_bytes.items()},
         written_bytes={kind: count // steps for kind, count in tiers.traffic.written_bytes.items()},
-        waited_s=tiers.ring.worker.waited_s / steps,
+        waited_s=tiers.waited_s / steps,
+        timeline=() if (timeline := timeline_of(tiers)) is None else tuple(timeline_lines(timeline)),
     )
 
 

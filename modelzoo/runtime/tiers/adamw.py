@@ -1,10 +1,13 @@
 """AdamW whose moments, and whose parameters and gradients if need be, live in the tiers; the numbers are those of torch's own.
 
-Torch's fused kernel runs on pieces of 1 Mi values, which stay in the cache and can be read and written while others are computed.
+Torch's fused kernel runs on pieces of 512 Ki values, which stay in the cache; while one is computed the next one is read and the
+last one is written.
 Cut at multiples of 64 values within one parameter, the results are those of the whole tensor to the last bit.
 """
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -13,12 +16,14 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from modelzoo.runtime.tiers.direct_file import Buffer
-from modelzoo.runtime.tiers.unit import Unit
+from modelzoo.runtime.tiers.unit import Kind, Unit
 from modelzoo.sharded import local_values
 
-__all__ = ["Options", "Publisher", "Scratch", "TieredAdamW", "update_unit"]
+__all__ = ["SCRATCH_SETS", "UPDATE_PIECE", "Options", "Publisher", "Scratch", "TieredAdamW", "update_unit"]
 
-PIECE = 2**20
+UPDATE_PIECE = 2**19
+"""float32 values that are updated at a time: they stay in the cache, and while they are, the next ones are read."""
+SCRATCH_SETS = 2
 
 
 Options = Mapping[int, Mapping[str, Any]]
@@ -26,19 +31,39 @@ Options = Mapping[int, Mapping[str, Any]]
 
 
 class Scratch:
-    """Buffers of one piece for each kind that is read from below."""
+    """Two sets of buffers of one piece for each kind that is read from below: one is updated, one on its way."""
 
     def __init__(self) -> None:
-        self.exp_avg, self.exp_avg_sq, self.gradients = Buffer(PIECE), Buffer(PIECE), Buffer(PIECE)
+        self.sets = [{kind: Buffer(UPDATE_PIECE) for kind in READ} for _ in range(SCRATCH_SETS)]
 
     @property
     def size_bytes(self) -> int:
         """Their memory."""
-        return 3 * self.exp_avg.size_bytes
+        return sum(buffer.size_bytes for each in self.sets for buffer in each.values())
+
+
+READ: tuple[Kind, ...] = ("exp_avg", "exp_avg_sq", "gradients")
+
+
+@dataclass(slots=True, frozen=True)
+class _Piece:
+    """Values of one parameter that are updated at a time."""
+
+    number: int
+    """Of the place."""
+    low: int
+    high: int
 
 
 @torch.no_grad()
-def update_unit(unit: Unit, options: Options, parameters: Tensor | None, gradients: Mapping[int, Tensor], scratch: Scratch) -> None:
+def update_unit(
+    unit: Unit,
+    options: Options,
+    parameters: Tensor | None,
+    gradients: Mapping[int, Tensor],
+    scratch: Scratch,
+    lane: Executor | None = None,
+) -> None:
     """Update a unit's values and moments.
 
     Args:
@@ -47,31 +72,90 @@ def update_unit(unit: Unit, options: Options, parameters: Tensor | None, gradien
         parameters: The unit's parameter region, changed in place; None for parameters where torch has them.
         gradients: By place number: flat values in memory, which may be changed; those that are missing are in the region.
         scratch: Of this thread.
+        lane: Threads that read the next piece and write the last one meanwhile; None does one after the other.
     """
-    for number, place in enumerate(unit.places):
-        chosen = options.get(id(place.parameter))
-        if chosen is None or not place.numel or not (number in gradients or number in unit.stored_gradients):
-            continue
+    pieces = [
+        _Piece(number, low, min(low + UPDATE_PIECE, place.numel))
+        for number, place in enumerate(unit.places)
+        if id(place.parameter) in options and (number in gradients or number in unit.stored_gradients)
+        for low in range(0, place.numel, UPDATE_PIECE)
+    ]
+    way = _Way(unit, set(gradients), scratch, lane)
+    for turn, piece in enumerate(pieces):
+        values = way.take(turn, piece, pieces[turn + 1] if turn + 1 < len(pieces) else None)
+        place = unit.places[piece.number]
         if parameters is None:
             whole = local_values(place.parameter).view(-1)
         else:
             whole = parameters[place.start : place.start + place.numel]
-        for low in range(0, place.numel, PIECE):
-            high = min(low + PIECE, place.numel)
-            start, stop = place.start + low, place.start + high
-            first = unit.region("exp_avg").load(start, stop, scratch.exp_avg)
-            second = unit.region("exp_avg_sq").load(start, stop, scratch.exp_avg_sq)
-            if number in gradients:
-                gradient = gradients[number][low:high]
-            else:
-                gradient = unit.region("gradients").load(start, stop, scratch.gradients)
-                if unit.gradient_factors[number] != 1.0:
-                    gradient.mul_(unit.gradient_factors[number])
-            _fused(whole[low:high], gradient, first, second, chosen)
-            unit.region("exp_avg").store(start, first, scratch.exp_avg)
-            unit.region("exp_avg_sq").store(start, second, scratch.exp_avg_sq)
+        if piece.number in gradients:
+            gradient = gradients[piece.number][piece.low : piece.high]
+        else:
+            gradient = values["gradients"]
+            if unit.gradient_factors[piece.number] != 1.0:
+                gradient.mul_(unit.gradient_factors[piece.number])
+        _fused(whole[piece.low : piece.high], gradient, values["exp_avg"], values["exp_avg_sq"], options[id(place.parameter)])
+        way.give_back(turn, piece, values)
+    way.settle()
     unit.stored_gradients.clear()
     unit.gradient_factors.clear()
+
+
+class _Way:
+    """Pieces on their way to the update and back: while one is computed, the next is read and the last is written."""
+
+    def __init__(self, unit: Unit, in_memory: set[int], scratch: Scratch, lane: Executor | None) -> None:
+        self._unit, self._in_memory, self._scratch = unit, in_memory, scratch
+        # what is all in memory has no way to go
+        self._lane = lane if any(unit.homes[kind] == "disk" for kind in READ) else None
+        self._reads: dict[int, dict[Kind, Future[Tensor]]] = {}
+        self._writes: dict[int, list[Future[None]]] = {}
+
+    def take(self, turn: int, piece: _Piece, following: _Piece | None) -> dict[Kind, Tensor]:
+        """Return a piece's moments, and its gradient where it is not in memory, and start on the next one."""
+        if self._lane is None:
+            return {kind: self._load(turn, piece, kind) for kind in self._kinds(piece)}
+        if turn not in self._reads:
+            self._start(turn, piece)
+        values = {kind: future.result() for kind, future in self._reads.pop(turn).items()}
+        if following is not None:
+            self._start(turn + 1, following)
+        return values
+
+    def give_back(self, turn: int, piece: _Piece, values: Mapping[Kind, Tensor]) -> None:
+        """Keep a piece's moments."""
+        if self._lane is None:
+            for kind in READ[:2]:
+                self._store(turn, piece, kind, values[kind])
+        else:
+            lane = self._lane
+            self._writes[turn] = [lane.submit(self._store, turn, piece, kind, values[kind]) for kind in READ[:2]]
+
+    def settle(self) -> None:
+        """Wait until everything is written."""
+        for writes in self._writes.values():
+            for write in writes:
+                write.result()
+
+    def _start(self, turn: int, piece: _Piece) -> None:
+        for write in self._writes.pop(turn - SCRATCH_SETS, ()):  # from the same buffers
+            write.result()
+        assert self._lane is not None
+        self._reads[turn] = {kind: self._lane.submit(self._load, turn, piece, kind) for kind in self._kinds(piece)}
+
+    def _kinds(self, piece: _Piece) -> tuple[Kind, ...]:
+        return READ[:2] if piece.number in self._in_memory else READ
+
+    def _load(self, turn: int, piece: _Piece, kind: Kind) -> Tensor:
+        start = self._unit.places[piece.number].start
+        return self._unit.region(kind).load(start + piece.low, start + piece.high, self._buffer(turn, kind))
+
+    def _store(self, turn: int, piece: _Piece, kind: Kind, values: Tensor) -> None:
+        start = self._unit.places[piece.number].start
+        self._unit.region(kind).store(start + piece.low, values, self._buffer(turn, kind))
+
+    def _buffer(self, turn: int, kind: Kind) -> Buffer:
+        return self._scratch.sets[turn % SCRATCH_SETS][kind]
 
 
 def _fused(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, options: Mapping[str, Any]) -> None:

@@ -15,9 +15,11 @@ from modelzoo.runtime.axes import SHARD
 from modelzoo.runtime.memory import free_bytes, give_back_at_once, resident_bytes, total_bytes
 from modelzoo.runtime.prepare import prepared
 from modelzoo.runtime.process import World
+from modelzoo.runtime.recompute import keep_inputs
 from modelzoo.runtime.tiers.direct_file import DirectFile
 from modelzoo.runtime.tiers.engine import Tiers
 from modelzoo.runtime.tiers.folder import TierFolder, sweep_ranks
+from modelzoo.runtime.tiers.inputs import Inputs
 from modelzoo.runtime.tiers.placement import Placement, Sizes, place_units
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, lay_down, open_regions
@@ -38,6 +40,7 @@ def attach_tiers(
     reserved_bytes: int = 0,
     placement: Placement | None = None,
     is_filled: bool = True,
+    inputs_bytes: int = 0,
 ) -> Tiers:
     """Let a model's values live in the tiers; `TieredAdamW` is its optimizer from then on.
 
@@ -48,6 +51,7 @@ def attach_tiers(
         reserved_bytes: What activations and everything else beside the model take of the memory budget.
         placement: Instead of the one that the budget gives.
         is_filled: Whether the parameters have values yet; False where they are loaded next.
+        inputs_bytes: Of blocks' inputs that will wait on disk (`memory.activations: offload`), for which room is looked for.
 
     Raises:
         ConfigError: The budget is too small or larger than the machine, or the folder is in use; the message says what would do.
@@ -58,6 +62,9 @@ def attach_tiers(
             f"memory: tiers move values between this machine's memory and its disk; found a model on {world.device.type}, whose "
             "tiers are not built yet: remove the section, or use more ranks"
         )
+    offloads = memory.activations == "offload"
+    if offloads:
+        _check_offload(model, memory)
     budget = budget_bytes(memory, world)
     if budget is not None:
         give_back_at_once()
@@ -72,7 +79,9 @@ def attach_tiers(
             ranks=world.data_size,
             reserved_bytes=reserved_bytes,
         )
-    tiers = _TIERS[model] = _open(_groups(model), placement, world, memory, is_filled=is_filled)
+    needed = placement.disk_bytes + (max(inputs_bytes, 1) if offloads else 0)
+    tiers = _TIERS[model] = _open(_groups(model), placement, world, memory, needed, is_filled=is_filled)
+    keep_inputs(prepared(model).units, None if tiers.inputs is None else tiers.inputs.hooks)
     return tiers
 
 
@@ -104,26 +113,48 @@ def budget_bytes(memory: MemoryConfig, world: World) -> int | None:
     return size
 
 
+def _check_offload(model: nn.Module, memory: MemoryConfig) -> None:
+    """Refuse to offload activations where nothing would be, or where it cannot be.
+
+    Raises:
+        ConfigError: A setting is missing or contradicts it; the message names it.
+    """
+    config = prepared(model).config
+    if memory.disk.path is None:
+        raise ConfigError("memory.activations=offload sends activations to the disk; give memory.disk.path, or use keep")
+    if config.recompute == "none":
+        raise ConfigError(
+            "memory.activations=offload sends the inputs of blocks that are computed again to the disk, and "
+            "parallel.recompute=none computes none again; use parallel.recompute=blocks, or keep"
+        )
+    if config.compile:
+        raise ConfigError("memory.activations=offload cannot look into compiled blocks; use parallel.compile=false, or keep")
+
+
+def _folder(world: World, memory: MemoryConfig, needed_bytes: int) -> TierFolder:
+    """Return this rank's folder, with room for so many bytes."""
+    assert memory.disk.path is not None
+    state = Path(memory.disk.path)
+    limit = None
+    if memory.disk.budget not in (None, "auto"):
+        filesystem = os.statvfs(next(each for each in (state.absolute(), *state.absolute().parents) if each.exists()))
+        limit = parse_size(str(memory.disk.budget), filesystem.f_blocks * filesystem.f_frsize)
+    if world.is_main:
+        sweep_ranks(state, world.world_size)
+    return TierFolder(state, world.rank, needed_bytes, limit)
+
+
 def _open(
     units: Sequence[tuple[str, nn.Module, list[nn.Parameter], bool]],
     placement: Placement,
     world: World,
     memory: MemoryConfig,
+    disk_bytes: int,
     *,
     is_filled: bool,
 ) -> Tiers:
-    folder = None
     files: list[DirectFile] = []
-    if placement.disk_bytes:
-        assert memory.disk.path is not None
-        state = Path(memory.disk.path)
-        limit = None
-        if memory.disk.budget not in (None, "auto"):
-            filesystem = os.statvfs(next(each for each in (state.absolute(), *state.absolute().parents) if each.exists()))
-            limit = parse_size(str(memory.disk.budget), filesystem.f_blocks * filesystem.f_frsize)
-        if world.is_main:
-            sweep_ranks(state, world.world_size)
-        folder = TierFolder(state, world.rank, placement.disk_bytes, limit)
+    folder = _folder(world, memory, disk_bytes) if disk_bytes else None
     made = []
     traffic = DiskTraffic()
     try:
@@ -151,6 +182,7 @@ def _open(
         files=files,
         traffic=traffic,
         is_filled=is_filled,
+        inputs=Inputs(folder.file, traffic) if folder is not None and memory.activations == "offload" else None,
     )
 
 

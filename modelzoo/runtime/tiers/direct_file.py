@@ -5,7 +5,6 @@ file system refuses direct access (tmpfs), ordinary access is used and its pages
 """
 
 import errno
-import logging
 import mmap
 import os
 from collections.abc import Callable
@@ -18,11 +17,10 @@ from modelzoo.errors import SaveError
 
 __all__ = ["ALIGNMENT", "Buffer", "DirectFile"]
 
-log = logging.getLogger(__name__)
-
 ALIGNMENT = 4096
 """Bytes to which offsets, lengths and memory of direct access are aligned."""
 REQUEST_BYTES = 16 * 2**20
+GONE = "something else cleans this folder: give another memory.disk.path, and continue from the last checkpoint"
 CUT = "it was cut, or the disk has failed; continue from the last checkpoint"
 
 
@@ -54,7 +52,6 @@ class DirectFile:
 
     def __init__(self, path: Path, size_bytes: int, owner: str = "") -> None:
         self.path, self.size_bytes, self._owner = path, size_bytes, owner
-        self._is_unnamed = False
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
@@ -82,7 +79,7 @@ class DirectFile:
         """Fill `into` from the file.
 
         Raises:
-            SaveError: The file is shorter than it was, or cannot be read.
+            SaveError: The file is shorter than it was, is gone, or cannot be read.
         """
         self._transfer(f"read of {what}", os.preadv, offset, into)
 
@@ -90,7 +87,7 @@ class DirectFile:
         """Write `values` into the file.
 
         Raises:
-            SaveError: The file is shorter than it was, or cannot be written.
+            SaveError: The file is shorter than it was, is gone, or cannot be written.
         """
         self._transfer(f"write of {what}", os.pwritev, offset, values)
 
@@ -103,9 +100,8 @@ class DirectFile:
             state = os.fstat(self._file)
             if state.st_size < self.size_bytes:
                 raise SaveError(f"{where}: expected a file of {self.size_bytes} bytes, found {state.st_size}; {CUT}")
-            if not state.st_nlink and not self._is_unnamed:
-                self._is_unnamed = True
-                log.warning("%s: deleted under way; its %d bytes stay on the disk until this run ends", where, self.size_bytes)
+            if not state.st_nlink:
+                raise SaveError(f"{where}: the file was deleted under way; {GONE}")
             try:
                 count = call(self._file, [piece], offset + done)
             except OSError as error:

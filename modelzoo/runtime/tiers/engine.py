@@ -4,31 +4,30 @@
 they hand out a slot that a thread has filled from the disk. Nothing in the model, the loop or the optimizer step is another.
 """
 
-from concurrent.futures import Future
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from modelzoo.errors import ConfigError
-from modelzoo.runtime.tiers.adamw import PIECE, Options, TieredAdamW
+from modelzoo.runtime.tiers.adamw import TieredAdamW
 from modelzoo.runtime.tiers.direct_file import Buffer, DirectFile
 from modelzoo.runtime.tiers.folder import TierFolder
+from modelzoo.runtime.tiers.inputs import Inputs
 from modelzoo.runtime.tiers.ledger import Ledger, Resident
 from modelzoo.runtime.tiers.placement import Placement
-from modelzoo.runtime.tiers.ring import Gradients, Ring, filled
+from modelzoo.runtime.tiers.ring import Ring
 from modelzoo.runtime.tiers.slots import Slot
-from modelzoo.runtime.tiers.stand_in import AwayGradient, AwayValues, stand_in
+from modelzoo.runtime.tiers.staging import PIECE
+from modelzoo.runtime.tiers.stand_in import AwayValues, stand_in
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import KINDS, Kind, Unit, aligned
-from modelzoo.runtime.tiers.worker import WORKERS
-from modelzoo.sharded import held, local_values
+from modelzoo.runtime.tiers.updates import Updates, WhenUpdated
+from modelzoo.sharded import held
 
-__all__ = ["Tiers", "WhenUpdated"]
-
-WhenUpdated = Literal["step", "in_backward", "deferred"]
+__all__ = ["Tiers"]
 
 
 class Tiers:
@@ -43,6 +42,7 @@ class Tiers:
         files: Open in it.
         traffic: Where the regions count their bytes.
         is_filled: Whether the parameters have values yet that must go where they live.
+        inputs: Where blocks' inputs wait for the backward; None keeps them in memory.
     """
 
     def __init__(
@@ -56,17 +56,18 @@ class Tiers:
         files: list[DirectFile],
         traffic: DiskTraffic,
         is_filled: bool = True,
+        inputs: Inputs | None = None,
     ) -> None:
         self.units, self.when, self.placement, self.traffic = units, when, placement, traffic
         self._folder, self._files = folder, files
         self.ring = Ring(units, slot_count)
         self.ledger = Ledger(units)
+        self.updates = Updates(units, self.ring, when)
+        self.inputs = inputs
+        self.ends_with: list[Callable[[], None]] = []
+        """What is to be closed before the tiers are."""
         self._piece: Buffer | None = None
-        self._optimizer: TieredAdamW | None = None
-        self._updates: list[Future[None]] = []
         self._in_use: dict[tuple[int, int], Slot] = {}
-        self._arrived: dict[int, int] = {}
-        self._updated: set[int] = set()
         self._index = {id(unit): number for number, unit in enumerate(units)}
         self._where: dict[int, tuple[Unit, int]] = {
             id(place.parameter): (unit, number) for unit in units for number, place in enumerate(unit.places)
@@ -117,35 +118,11 @@ class Tiers:
         self.ring.slots.release(self._in_use.pop((self._index[id(unit)], number)))
         return (outputs[0], ()) if out is None else None
 
-    def _take_gradient(self, unit: Unit, number: int, parameter: nn.Parameter) -> None:
-        """Take a gradient that is complete: keep it on disk, or update the unit when it has all of them."""
-        gradient = parameter.grad
-        assert gradient is not None
-        if self.when == "in_backward":
-            key = id(unit)
-            if key in self._updated:
-                raise ConfigError(
-                    f"{unit.name}: a second backward before the optimizer's step: memory.optimizer_update=in_backward takes a step "
-                    "in every backward; use deferred to accumulate"
-                )
-            # so that the norm is known, though too late to clip by it
-            away = AwayGradient(unit, number)
-            away.norm = torch._foreach_norm([local_values(gradient)])[0]
-            parameter.away_gradient = away  # type: ignore[attr-defined]  # read by clip_grad_norm
-            self._arrived[key] = self._arrived.get(key, 0) + 1
-            if self._arrived[key] == sum(place.parameter.requires_grad for place in unit.places):
-                self._update_now(unit)
-            return
-        away = getattr(parameter, "away_gradient", None) or AwayGradient(unit, number)
-        away.add(local_values(gradient).reshape(-1), self._piece_buffer(), PIECE)
-        parameter.away_gradient = away  # type: ignore[attr-defined]  # read by clip_grad_norm
-        parameter.grad = None
-
     # -- updating --------------------------------------------------------------------------------------------------------------
 
     def use(self, optimizer: TieredAdamW) -> None:
         """Take the optimizer whose options hold."""
-        self._optimizer = optimizer
+        self.updates.optimizer = optimizer
 
     def publish(self) -> None:
         """Carry a step out: now, or when each unit's turn comes; in the backward it was done already.
@@ -153,44 +130,8 @@ class Tiers:
         Raises:
             SaveError: A value could not be read or written.
         """
-        self.ring.worker.check()
         self.resident()
-        for unit in self.units:
-            if self.when == "in_backward":
-                if self._arrived.get(id(unit)):
-                    self._update_now(unit)  # parameters that had no gradient are not waited for
-                for place in unit.places:
-                    place.parameter.__dict__.pop("away_gradient", None)
-            else:
-                self._publish(unit)
-        self._updated.clear()
-        self._wait_for_updates()
-
-    def _publish(self, unit: Unit) -> None:
-        if id(unit) in self.ring.pending:  # it was in no forward since the last step
-            self.ring.worker.wait(filled(self.ring.start(unit)))
-        gradients = self._gradients_in_memory(unit)
-        options = self._options(unit, gradients)
-        if not options:
-            return
-        for number in unit.stored_gradients:
-            unit.places[number].parameter.__dict__.pop("away_gradient", None)
-        if self.when == "deferred" and unit.is_streamed:
-            self.ring.slots.forget(unit)
-            self.ring.pending[id(unit)] = (options, gradients)
-        else:
-            self._apply(unit, options, gradients)
-
-    def _update_now(self, unit: Unit) -> None:
-        """Update a unit whose gradients are all there, in the backward; few at a time, for their gradients take memory."""
-        self._arrived[id(unit)] = 0
-        self._updated.add(id(unit))
-        gradients = self._gradients_in_memory(unit)
-        while len(self._updates) >= WORKERS:
-            self.ring.worker.wait(self._updates.pop(0))
-        self._apply(unit, self._options(unit, gradients), gradients)
-        for place in unit.places:
-            place.parameter.grad = None
+        self.updates.publish()
 
     def flush(self) -> None:
         """Carry out every update that is still pending: before anything but a forward looks at the values.
@@ -198,51 +139,10 @@ class Tiers:
         Raises:
             SaveError: A value could not be read or written.
         """
-        for unit in self.units:
-            if id(unit) in self.ring.pending:
-                slot = self.ring.start(unit)
-                if unit.elements > self.ring.slots.elements:
-                    self.ring.worker.wait(filled(slot))
-                    self.ring.slots.forget(unit)
-        self.ring.settle()
-        self._wait_for_updates()
+        self.updates.flush()
 
-    def _apply(self, unit: Unit, options: Options, gradients: Gradients) -> None:
-        """Let a unit be updated."""
-        if not unit.is_streamed:
-            self._updates.append(self.ring.worker.submit(self.ring.update, unit, options, gradients, None, None))
-            return
-        slot = self.ring.slots.find(unit)
-        if slot is not None:
-            if slot.filled is not None:
-                self.ring.worker.wait(slot.filled)
-            values = slot.buffer.values[: unit.elements]
-            slot.filled = self.ring.worker.submit(self.ring.update, unit, options, gradients, values, slot.buffer)
-        else:
-            self.ring.pending[id(unit)] = (options, gradients)
-            slot = self.ring.start(unit)
-        self._updates.append(filled(slot))
-        if unit.elements > self.ring.slots.elements and not slot.users:
-            self.ring.worker.wait(filled(slot))
-            self.ring.slots.forget(unit)
-
-    def _options(self, unit: Unit, gradients: Gradients) -> Options:
-        if self._optimizer is None:
-            raise ConfigError("a model with tiers needs their optimizer; build it with modelzoo.runtime.tiers.TieredAdamW")
-        numbers = {*gradients, *unit.stored_gradients}
-        return self._optimizer.options(unit.places[number].parameter for number in sorted(numbers))
-
-    def _gradients_in_memory(self, unit: Unit) -> dict[int, Tensor]:
-        found = {}
-        for number, place in enumerate(unit.places):
-            if place.parameter.grad is not None:
-                found[number] = local_values(place.parameter.grad).reshape(-1)
-        return found
-
-    def _wait_for_updates(self) -> None:
-        updates, self._updates = self._updates, []
-        for update in updates:
-            self.ring.worker.wait(update)
+    def _take_gradient(self, unit: Unit, number: int, parameter: nn.Parameter) -> None:
+        self.updates.take_gradient(unit, number, parameter)
 
     # -- reading and writing from outside -------------------------------------------------------------------------------------
 
@@ -291,15 +191,34 @@ class Tiers:
         counts = {kind: sum(unit.homes[kind] == "disk" for unit in self.units) for kind in KINDS}
         away = ", ".join(f"{kind} of {count} of {len(self.units)} units" for kind, count in counts.items() if count)
         where = self._folder.path if self._folder is not None else ""
-        return f"{away} on disk ({where}), updated {self.when}" if away else "everything fits into memory; nothing is moved"
+        inputs = "inputs of blocks that are computed again" if self.inputs is not None else ""
+        if not away and not inputs:
+            return "everything fits into memory; nothing is moved"
+        return f"{', '.join(filter(None, [away, inputs]))} on disk ({where}), updated {self.when}"
 
     def resident(self) -> Resident:
         """Return what is in memory now; `ledger.peak` has the most that any step has seen."""
-        scratch = self.ring.worker.size_bytes + (self._piece.size_bytes if self._piece is not None else 0)
-        return self.ledger.count(slots=self.ring.slots.size_bytes, scratch=scratch)
+        piece = self._piece.size_bytes if self._piece is not None else 0
+        scratch = self.ring.worker.size_bytes + self.updates.staging.size_bytes + piece
+        inputs = self.inputs.size_bytes if self.inputs is not None else 0
+        return self.ledger.count(slots=self.ring.slots.size_bytes, scratch=scratch, inputs=inputs)
+
+    @property
+    def inputs_on_disk(self) -> int:
+        """Bytes of blocks' inputs that wait for the backward on disk."""
+        return self.inputs.on_disk_bytes if self.inputs is not None else 0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds in which the model waited for the disk or for an update."""
+        return self.ring.worker.waited_s + (self.inputs.worker.waited_s if self.inputs is not None else 0.0)
 
     def close(self) -> None:
         """Stop the threads and remove the files; the model cannot be used any more."""
+        for end in self.ends_with:
+            end()
+        if self.inputs is not None:
+            self.inputs.close()
         self.ring.worker.close()
         self.ring.slots.clear()
         for unit in self.units:

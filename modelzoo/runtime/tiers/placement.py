@@ -15,15 +15,16 @@ from typing import Literal
 
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.checkpoints.publish import readable_size
-from modelzoo.runtime.tiers.adamw import PIECE
+from modelzoo.runtime.tiers.adamw import SCRATCH_SETS, UPDATE_PIECE
+from modelzoo.runtime.tiers.staging import PIECE, STAGING_BUFFERS
 from modelzoo.runtime.tiers.unit import KINDS, Home, Kind
 from modelzoo.runtime.tiers.worker import WORKERS
 
 __all__ = ["Placement", "Sizes", "When", "moves", "place_units", "slot_bytes", "working_bytes"]
 
 VALUE_BYTES = 4
-SCRATCH_BYTES = (3 * WORKERS + 1) * PIECE * VALUE_BYTES
-"""Of both moments and gradients in every thread, and of gradients on their way to the disk."""
+SCRATCH_BYTES = (3 * WORKERS * SCRATCH_SETS * UPDATE_PIECE + (STAGING_BUFFERS + 1) * PIECE) * VALUE_BYTES
+"""Of both moments and gradients in every thread, of gradients on their way to the disk, and of values from outside."""
 
 When = Literal["step", "in_backward", "deferred"]
 Homes = tuple[Mapping[Kind, Home], ...]

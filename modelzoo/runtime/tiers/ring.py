@@ -107,7 +107,7 @@ class Ring:
             values: Of a streamed unit, in `buffer`.
             buffer: Of a slot.
         """
-        update_unit(unit, options, values, gradients, self.worker.scratch)
+        update_unit(unit, options, values, gradients, self.worker.scratch, self.worker.lane)
         if values is not None and buffer is not None:
             unit.regions["parameters"].store(0, values, buffer)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from modelzoo.errors import ConfigError
-from modelzoo.runtime.tiers.direct_file import Buffer
+from modelzoo.runtime.tiers.staging import Staging
 from modelzoo.runtime.tiers.unit import Kind, Unit
 from modelzoo.sharded import held
 
@@ -59,22 +59,18 @@ class AwayGradient:
         self.norm: Tensor = torch.zeros(())
         """() float32, of this rank's part, before any factor."""
 
-    def add(self, values: Tensor, buffer: Buffer, piece: int) -> None:
+    def add(self, values: Tensor, staging: Staging) -> None:
         """Add a micro-batch's gradient to what is there.
 
         Args:
             values: Flat, may be changed.
-            buffer: Of `piece` values.
-            piece: How many are read and written at a time.
+            staging: Through which it goes to the disk.
         """
         unit, place, region = self._unit, self._unit.places[self._number], self._unit.region("gradients")
-        is_first = self._number not in unit.stored_gradients
-        for low in range(0, place.numel, piece):
-            high = min(low + piece, place.numel)
-            if not is_first:
-                values[low:high] += region.load(place.start + low, place.start + high, buffer)
-            buffer.values[: high - low].copy_(values[low:high])
-            region.store(place.start + low, buffer.values[: high - low], buffer)
+        if self._number in unit.stored_gradients:
+            staging.add(region, place.start, values)
+        else:
+            staging.put(region, place.start, values)
         self.norm = torch._foreach_norm([values])[0] if place.numel else torch.zeros(())
         unit.stored_gradients.add(self._number)
         unit.gradient_factors[self._number] = 1.0

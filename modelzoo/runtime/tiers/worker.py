@@ -12,13 +12,21 @@ __all__ = ["WORKERS", "Worker"]
 
 WORKERS = 2
 """One reads ahead while another updates. Each has a scratch of its own."""
+LANES = 4
+"""Reads and writes of pieces that are under way at a time: two moments of one piece, and of the next."""
 
 
 class Worker:
-    """The threads of one model's tiers."""
+    """The threads of one model's tiers.
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="modelzoo-tiers")
+    Args:
+        threads: How many; one works in the order in which it was asked.
+    """
+
+    def __init__(self, threads: int = WORKERS) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="modelzoo-tiers")
+        self.lane = ThreadPoolExecutor(LANES, thread_name_prefix="modelzoo-lane")
+        """Threads that only read and write, for the others."""
         self._own = threading.local()
         self._scratches: list[Scratch] = []
         self._error: BaseException | None = None
@@ -75,6 +83,7 @@ class Worker:
     def close(self) -> None:
         """Let what runs end and drop what waits."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self.lane.shutdown(wait=True, cancel_futures=True)
 
     def _do(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
         if self._error is not None:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from distributed import run_distributed
 from tier_runs import LAYOUTS, Came, Plan, run
 
 from modelzoo.runtime import World, connect
-from modelzoo.runtime.tiers.adamw import PIECE, Scratch, update_unit
+from modelzoo.runtime.tiers.adamw import UPDATE_PIECE, Scratch, update_unit
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, open_regions
 
@@ -99,8 +100,10 @@ def test_two_ranks_at_every_zero_level_and_with_a_tensor_axis_are_exact(tmp_path
     run_distributed(on_ranks, 2, str(tmp_path), plans, timeout_s=240)
 
 
-def test_a_parameter_larger_than_a_piece_is_updated_as_a_whole_one(tmp_path: Path) -> None:
-    size = 2 * PIECE + 7
+@pytest.mark.parametrize("threads", [0, 1, 4])
+def test_a_parameter_larger_than_pieces_is_updated_as_a_whole_one(threads: int, tmp_path: Path) -> None:
+    size = 3 * UPDATE_PIECE + 7
+    lane = ThreadPoolExecutor(threads) if threads else None
     torch.manual_seed(0)
     parameter, gradient = torch.nn.Parameter(torch.randn(size)), torch.randn(size)
     other = torch.nn.Parameter(parameter.detach().clone())
@@ -113,7 +116,7 @@ def test_a_parameter_larger_than_a_piece_is_updated_as_a_whole_one(tmp_path: Pat
     for step in (1, 2, 3):
         other.grad = gradient * step
         optimizer.step()
-        update_unit(unit, {id(parameter): {**options, "step": step}}, None, {0: gradient * step}, Scratch())
+        update_unit(unit, {id(parameter): {**options, "step": step}}, None, {0: gradient * step}, Scratch(), lane)
     file.close()
     assert torch.equal(parameter, other)
 

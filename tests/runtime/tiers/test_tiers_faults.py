@@ -1,17 +1,17 @@
 """What goes wrong with budgets and disks is an error that names path and sizes, at the next call at the latest; nothing hangs."""
 
 import errno
-import logging
 import os
 import re
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tier_runs import Came, Plan, build, came, laid_out, loss_of, run, take
+from tier_runs import Plan, build, laid_out, loss_of, take
 
 from modelzoo.config.memory import MemoryConfig, parse_size
 from modelzoo.config.parallel import ParallelConfig
@@ -194,19 +194,19 @@ def test_writing_never_fills_a_file_that_was_cut_with_zeros(tmp_path: Path) -> N
     file.close()
 
 
-def test_a_file_that_is_deleted_under_way_is_named_and_the_run_goes_on_exactly(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = run(PLAN.reference(), world, tmp_path)
-    with laid_out(PLAN, world, tmp_path) as (model, optimizer, _), caplog.at_level(logging.WARNING):
-        taken = [take(model, optimizer, PLAN, world, 0)]
+@pytest.mark.parametrize("layout", ["everything", "moments"])
+def test_a_file_that_is_deleted_under_way_is_an_error_with_its_path(layout: str, world: World, tmp_path: Path) -> None:
+    with laid_out(replace(PLAN, layout=layout), world, tmp_path) as (model, optimizer, tiers):
+        take(model, optimizer, PLAN, world, 0)
+        tiers.flush()
         for path in (tmp_path / "rank-0").glob("*.tier"):
             path.unlink()
-        taken += [take(model, optimizer, PLAN, world, step) for step in (1, 2)]
-        found: Came = came(model, optimizer, [loss for loss, _ in taken], [norm for _, norm in taken])
-    assert not found.difference(expected)
-    assert "unit-0.tier: disk tier: " in caplog.text
-    assert "deleted under way; its " in caplog.text
+        found = rf"{tmp_path}/rank-0/unit-\d.tier: disk tier: .* the file was deleted under way; .* give another memory.disk.path"
+        with pytest.raises(SaveError, match=found) as refused:
+            take_many(model, optimizer, world)
+        assert refused.value.exit_code == 3
+        with pytest.raises(SaveError, match=found):
+            tiers.flush()
 
 
 def test_a_disk_that_fails_in_a_thread_is_raised_at_the_next_call(

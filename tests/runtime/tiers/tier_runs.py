@@ -69,11 +69,12 @@ class Plan:
     changes_shapes: bool = False
     slots: int = 2
     how: str = "plan"
+    activations: str = "keep"
     parallel: dict[str, Any] = field(default_factory=dict)
 
     def reference(self) -> "Plan":
         """The same steps without tiers."""
-        return Plan(**{**vars(self), "layout": "none", "when": "step", "looks_in_between": False})
+        return Plan(**{**vars(self), "layout": "none", "when": "step", "looks_in_between": False, "activations": "keep"})
 
 
 @dataclass
@@ -128,7 +129,14 @@ def _placement_of(sizes: list[Sizes], plan: Plan) -> Placement:
 
 
 def memory_config(plan: Plan, folder: Path) -> MemoryConfig:
-    return MemoryConfig(host="100%", disk={"path": str(folder)}, placement=plan.how, optimizer_update=plan.when, slots=plan.slots)
+    return MemoryConfig(
+        host="100%",
+        disk={"path": str(folder)},
+        placement=plan.how,
+        optimizer_update=plan.when,
+        slots=plan.slots,
+        activations=plan.activations,
+    )
 
 
 @contextmanager
