@@ -15,6 +15,7 @@ from modelzoo.cli.catalogue import explain, init, recipes
 from modelzoo.cli.check_command import check
 from modelzoo.cli.checkpoint_commands import convert, verify
 from modelzoo.cli.console import Ended, say, say_error
+from modelzoo.cli.data_command import data_show
 from modelzoo.cli.demo import demo
 from modelzoo.cli.doctor import doctor
 from modelzoo.cli.families import models
@@ -34,7 +35,8 @@ COMMANDS = (
     Command("start", recipes, "", "complete runs that ship with the project"),
     Command("", init, "RECIPE", "copy a recipe here to edit it"),
     Command("", demo, "[key=value ...]", "ten seconds on two cores, without network", takes_settings=True),
-    Command("look", plan, "RECIPE [key=value ...]", "memory, time, disk, and what would fit", takes_settings=True),
+    Command("look", data_show, "RECIPE", "tokens, loss mask, lengths, labels", takes_settings=True, name="data show"),
+    Command("", plan, "RECIPE [key=value ...]", "memory, time, disk, and what would fit", takes_settings=True),
     Command("", check, "RECIPE [key=value ...]", "everything that can fail, before it costs", takes_settings=True),
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
     Command("", resume, "RUN", "continue a run exactly where it stopped"),

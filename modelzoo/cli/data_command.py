@@ -1,0 +1,155 @@
+"""`modelzoo data show`: what the model will see of a recipe's rows."""
+
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from modelzoo.cli.console import columns, is_first_process, say, say_json
+
+if TYPE_CHECKING:
+    from modelzoo.cli.token_view import Piece, RowView
+    from modelzoo.data import TokenizedDataset, Tokenizer
+
+__all__ = ["data_show"]
+
+STYLES = {"plain": "", "special": "dim cyan", "loss": "bold green", "masked": "bold magenta", "cut": "strike red"}
+MARKS = {"plain": ("", ""), "special": ("", ""), "loss": ("{", "}"), "masked": ("{", "}"), "cut": ("-", "-")}
+MEANINGS = {
+    "special": "special token",
+    "loss": "carries loss",
+    "masked": "carries loss: to become the token behind the arrow",
+    "cut": "cut off",
+}
+SHARES = (50, 90, 99)
+MOST_ITEMS = 2000
+
+
+def data_show(
+    ctx: typer.Context,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="As for train; key=value after it changes a setting.")],
+    rows: Annotated[int, typer.Option(min=1, help="How many of the first rows are shown.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+) -> None:
+    """Show the first rows as the model will see them: tokens, which carry loss, what is cut off; lengths, labels and ends of texts.
+
+    modelzoo data show bert-boolq model=FOLDER data.train=FILE --rows 5
+
+    On a terminal in colors; elsewhere {tokens in braces} carry loss and -tokens between dashes- are cut off.
+    """
+    from modelzoo.config import resolve_settings
+
+    settings = resolve_settings(recipe, ctx.args).settings
+    from modelzoo.cli.token_view import view_rows
+    from modelzoo.data import load_tokenizer
+    from modelzoo.training.preparation import prepare
+
+    prepared = prepare(settings)
+    tokenizer = load_tokenizer(prepared.pretrained.folder)
+    views = view_rows(settings, prepared, tokenizer, rows)
+    if not is_first_process():
+        return
+    facts = {split: _facts(dataset, tokenizer) for split, dataset in _datasets(prepared)}
+    if as_json:
+        say_json({"rows": [_row_json(view) for view in views], "splits": facts})
+        return
+    for view in views:
+        _say_row(view)
+    for note in prepared.notes:
+        say(f" {note}")
+    say("\n" + columns([["length in tokens", *(f"p{share}" for share in SHARES), "max"], *_length_rows(facts)]))
+    for split, known in facts.items():
+        if known["labels"]:
+            counts = sorted(known["labels"].items(), key=lambda item: -item[1])
+            say(f"\n labels of {split}: " + ", ".join(f"{name} {count:,}" for name, count in counts[:20]))
+        if known["ends"] is not None:
+            share, end = f"{known['ends']:.1%} of {known['items']:,} items", known["end_token"]
+            say(f"\n end of text of {split}: {share} end in {end} with loss on it")
+        if known["unknown"]:
+            say(f"\n unknown tokens of {split}: {known['unknown']:.1%}; the tokenizer has no token for some of the text")
+
+
+def _datasets(prepared: Any) -> list[tuple[str, "TokenizedDataset"]]:
+    found = [("train", prepared.train)]
+    found += [
+        (name, one.dataset) for name, one in (("validation", prepared.evaluation), ("test", prepared.test)) if one is not None
+    ]
+    return found
+
+
+def _facts(dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> dict[str, Any]:
+    """Return lengths, labels, and how many items teach the model to stop."""
+    ordered = sorted(dataset.lengths)
+    lengths = {f"p{share}": ordered[min(len(ordered) * share // 100, len(ordered) - 1)] for share in SHARES}
+    found = {"items": len(dataset), "lengths": {**lengths, "max": ordered[-1]}, "labels": dict(dataset.report.label_counts)}
+    ends, end_token = None, None
+    if dataset.task in ("causal_lm", "seq2seq_lm") and tokenizer.eos_id is not None:
+        taught = sum(_last_target(dataset.item(index)) == tokenizer.eos_id for index in range(len(dataset)))
+        ends, end_token = taught / len(dataset), tokenizer.tokens([tokenizer.eos_id])[0]
+    return {**found, "ends": ends, "end_token": end_token, "unknown": _unknown_share(dataset, tokenizer)}
+
+
+def _unknown_share(dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> float:
+    """Return the share of tokens that stand for text without a token, among the first items."""
+    if tokenizer.unk_id is None:
+        return 0.0
+    ids = [token_id for index in range(min(len(dataset), MOST_ITEMS)) for token_id in dataset.item(index)["input_ids"]]
+    return ids.count(tokenizer.unk_id) / len(ids)
+
+
+def _last_target(item: dict[str, Any]) -> int | None:
+    labels = item.get("labels")
+    targets = [label for label in labels if label >= 0] if isinstance(labels, list) else []
+    return targets[-1] if targets else None
+
+
+def _length_rows(facts: dict[str, dict[str, Any]]) -> list[list[str]]:
+    return [[split, *(str(value) for value in known["lengths"].values())] for split, known in facts.items()]
+
+
+def _say_row(view: "RowView") -> None:
+    label = f" · label {view.label}" if view.label else ""
+    loss = view.count("loss") + view.count("masked")
+    cut = f" · {view.count('cut')} cut off" if view.count("cut") else ""
+    kept = len(view.pieces) - view.count("cut")
+    say(f"row {view.row} · {kept} tokens{f' · {loss} carry loss' if loss else ''}{cut}{label}")
+    _say_pieces(view.pieces)
+    if view.target:
+        say(" target")
+        _say_pieces(view.target)
+    say()
+
+
+def _say_pieces(pieces: Sequence["Piece"]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        say(" " + " ".join(_marked(piece) for piece in pieces))
+        return
+    text = Text()
+    for piece in pieces:
+        text.append(f"{piece.text}{f'→{piece.target}' if piece.target else ''} ", style=STYLES[piece.kind])
+    kinds = [kind for kind in MEANINGS if any(piece.kind == kind for piece in pieces)]
+    console.print(text, width=min(shutil.get_terminal_size().columns, 120))
+    legend = Text(" ")
+    for kind in kinds:
+        legend.append(MEANINGS[kind], style=STYLES[kind])
+        legend.append("   ")
+    console.print(legend)
+
+
+def _marked(piece: "Piece") -> str:
+    before, after = MARKS[piece.kind]
+    return f"{before}{piece.text}{f'→{piece.target}' if piece.target else ''}{after}"
+
+
+def _row_json(view: "RowView") -> dict[str, Any]:
+    return {
+        "row": view.row,
+        "label": view.label or None,
+        "tokens": [piece._asdict() for piece in view.pieces],
+        "target": [piece._asdict() for piece in view.target],
+    }
