@@ -126,8 +126,12 @@ def attach_file(model: nn.Module, file: AdapterFile) -> None:
     vars(model)["adapter_config"] = plan.config()
 
 
-def fill_from_file(model: nn.Module, file: AdapterFile) -> None:
-    """Give the adapter and what was trained whole their values, on each rank its own part of them."""
+def fill_from_file(model: nn.Module, file: AdapterFile) -> frozenset[str]:
+    """Give the adapter and what was trained whole their values, on each rank its own part of them.
+
+    Returns:
+        The names of the model's own tensors that were filled.
+    """
     plan = Plan(model, file)
     for name, own in plan.values.items():
         for key, value in own.items():
@@ -139,3 +143,4 @@ def fill_from_file(model: nn.Module, file: AdapterFile) -> None:
             put_local(slot, name, value, whole=True)
         else:
             write_local(slot.tensor, value)
+    return frozenset(plan.whole)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from modelzoo.config.adapter import AdapterConfig
 from modelzoo.config.keys import Key
 from modelzoo.config.memory import MemoryConfig
 from modelzoo.config.parallel import ParallelConfig
@@ -255,6 +256,7 @@ class RunSettings(Section):
     parallel: ParallelConfig = ParallelConfig()
     memory: MemoryConfig = MemoryConfig()
     runtime: RuntimeSettings = RuntimeSettings()
+    adapter: AdapterConfig = AdapterConfig()
 
     @model_validator(mode="after")
     def _sections_agree(self) -> "RunSettings":

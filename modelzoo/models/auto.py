@@ -67,7 +67,8 @@ def from_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None 
     """Load a Hugging Face checkpoint of any family, strictly, in evaluation mode.
 
     Args:
-        name_or_path: A local folder, or a model's name on the Hugging Face hub; a folder of that name wins.
+        name_or_path: A local folder, or a model's name on the Hugging Face hub; a folder of that name wins. One with an adapter
+            (adapter_config.json) is loaded with its base.
         family: A `model_type`, for a config.json that has none (from before 2020); None for the config's own.
         **options: Those of `Model.from_pretrained`: task, num_labels, label_names, revision, token, cache_dir, local_files_only,
             dtype, allow_pickle, dropout, lay_out.
@@ -96,12 +97,17 @@ def find_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None 
         ConfigError: The family is not known, or its config asks for something that it does not build.
     """
     from modelzoo import hub
+    from modelzoo.adapters import is_adapter_folder
     from modelzoo.models.pretrained import find_pretrained as find
 
     places = {
         name: options[name] for name in ("revision", "token", "cache_dir", "local_files_only", "allow_pickle") if name in options
     }
     folder = hub.resolve(name_or_path, **places)
+    if is_adapter_folder(folder):
+        from modelzoo.models.adapted import find_adapted
+
+        return find_adapted(folder, **options)
     config = hub.read_config(folder)
     if family is None and "model_type" not in config:
         raise ConfigError(

@@ -1,5 +1,6 @@
 """From a name to a model in two steps: its config is read and checked first, and its weights when the place for them is ready."""
 
+import dataclasses
 import logging
 import os
 from collections import Counter
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from modelzoo import hub
+from modelzoo.adapters import AdapterFile, attach_file, fill_from_file, is_adapter_folder
 from modelzoo.converters import Task, converter_for
 from modelzoo.errors import ConfigError
 from modelzoo.layers import skip_initialization
@@ -60,6 +62,8 @@ class Pretrained(Generic[M]):
     allow_pickle: bool
     has_new_head: bool
     """Whether the labels are others than the file's, so that its head is left out."""
+    adapter: AdapterFile | None = None
+    """What is attached to the loaded model; None for nothing."""
 
     def skeleton(self) -> M:
         """Return the model on meta: everything about it but values."""
@@ -79,6 +83,8 @@ class Pretrained(Generic[M]):
         """
         if lay_out is not None:
             model = self.skeleton()
+            if self.adapter is not None:
+                attach_file(cast(nn.Module, model), self.adapter)
             lay_out(cast(nn.Module, model))
         else:
             with skip_initialization():
@@ -94,6 +100,11 @@ class Pretrained(Generic[M]):
             new_head=self.has_new_head,
         )
         model.init_weights(only=report.new)
+        if self.adapter is not None:
+            if lay_out is None:
+                attach_file(cast(nn.Module, model), self.adapter)
+            filled = fill_from_file(cast(nn.Module, model), self.adapter)
+            report = dataclasses.replace(report, new=tuple(name for name in report.new if name not in filled))
         model.load_report = report
         _LOG.info("%s", report)
         return model.eval()
@@ -129,6 +140,8 @@ def find_pretrained(
         ConfigError: The config asks for something that the family does not build.
     """
     folder = hub.resolve(name_or_path, allow_pickle=allow_pickle, **places)
+    if is_adapter_folder(folder):
+        raise ConfigError(f"{folder}: holds an adapter and not a {cls.__name__}; load both with modelzoo.from_pretrained")
     source = hub.read_config(folder)
     converter = converter_for(cls.family)
     if source.get("model_type", cls.family) != cls.family:

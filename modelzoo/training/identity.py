@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from modelzoo.config import RunSettings
@@ -25,7 +26,7 @@ def deciding_settings(settings: RunSettings) -> dict[str, Any]:
     """Return the settings that the numbers of a run depend on, as flat JSON values."""
     flat: dict[str, Any] = {}
     for section, values in settings.model_dump(mode="json").items():
-        if section in FREE_SECTIONS:
+        if section in FREE_SECTIONS or (section == "adapter" and not settings.adapter.is_used):
             continue
         if not isinstance(values, dict):
             flat[section] = values
@@ -36,19 +37,25 @@ def deciding_settings(settings: RunSettings) -> dict[str, Any]:
     return flat
 
 
-def identity_of(settings: RunSettings, data_fingerprint: str) -> Identity:
-    """Return the identity of a run for its checkpoints."""
-    text = json.dumps(deciding_settings(settings), sort_keys=True)
+def identity_of(settings: RunSettings, data_fingerprint: str, base: Mapping[str, str] = MappingProxyType({})) -> Identity:
+    """Return the identity of a run for its checkpoints.
+
+    Args:
+        settings: Of the run.
+        data_fingerprint: Of its data.
+        base: Fingerprint of the frozen base that checkpoints leave out.
+    """
+    text = json.dumps({**deciding_settings(settings), **base}, sort_keys=True)
     return Identity(hashlib.sha256(text.encode()).hexdigest(), data_fingerprint)
 
 
-def check_identity(found: Found, saved_config: Mapping[str, Any], settings: RunSettings, identity: Identity) -> None:
+def check_identity(found: Found, saved_config: Mapping[str, Any], config: Mapping[str, Any], identity: Identity) -> None:
     """Refuse to continue a checkpoint with other settings or other data.
 
     Args:
         found: The checkpoint.
         saved_config: Its deciding settings.
-        settings: Of the run.
+        config: Those of the run.
         identity: Of the run.
 
     Raises:
@@ -57,10 +64,13 @@ def check_identity(found: Found, saved_config: Mapping[str, Any], settings: RunS
     manifest = found.manifest
     problems = []
     if manifest.config_hash != identity.config_hash:
-        now = deciding_settings(settings)
-        for key in sorted({*now, *saved_config}):
-            if now.get(key) != saved_config.get(key):
-                problems.append(f"{key}: the checkpoint has {saved_config.get(key)!r}, the run now has {now.get(key)!r}")
+        for key in sorted({*config, *saved_config}):
+            if config.get(key) != saved_config.get(key):
+                problems.append(f"{key}: the checkpoint has {saved_config.get(key)!r}, the run now has {config.get(key)!r}")
+        if "base" in config and config["base"] != saved_config.get("base"):
+            problems.append(
+                "the base is frozen, and checkpoints leave it out: put back the files of model.name that the run began with"
+            )
     if manifest.data_fingerprint != identity.data_fingerprint:
         problems.append(
             f"data: the checkpoint has fingerprint {manifest.data_fingerprint[:16]}, the files now have "

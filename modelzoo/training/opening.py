@@ -13,6 +13,7 @@ from modelzoo.config import METRICS, RunSettings, load_settings
 from modelzoo.data import Tokenizer, load_tokenizer, read_rows
 from modelzoo.data.tasks import Recipe, task_spec
 from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
+from modelzoo.models.adapted import tokenizer_folder
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.model import Model, Task
 from modelzoo.training.forms import trained_form
@@ -123,6 +124,7 @@ def open_model(
         new = model.load_report.new if model.load_report is not None else ()
         if new:
             raise CheckpointError(f"{folder}: has no head for {model.task} ({', '.join(new[:4])} are missing); fine-tune it first")
+        folder = tokenizer_folder(folder, model)
     if model.task not in METRICS:
         raise ConfigError(f"{folder}: task {model.task!r}: expected one of {', '.join(METRICS)}; give task=")
     return OpenedModel(model, load_tokenizer(folder), settings, form)

@@ -31,7 +31,7 @@ def restore(job: Job, world: World, progress: Progress) -> LoopState:
 
     def check() -> None:
         saved = read_state(found.path, found.manifest)
-        check_identity(found, saved.get("config", {}), job.settings, job.identity)
+        check_identity(found, saved.get("config", {}), job.config, job.identity)
 
     raise_together(world, attempt(check)[1])
     world.enter(f"loading the checkpoint of step {found.manifest.step}")

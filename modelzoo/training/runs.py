@@ -27,6 +27,7 @@ from modelzoo.runtime import (
     seed_everything,
 )
 from modelzoo.runtime.tiers import tiers_of
+from modelzoo.training.adapting import base_fingerprint, describe_trained, load_for_run, skeleton_for_run, write_final
 from modelzoo.training.attempt import attempt
 from modelzoo.training.ending import record_ending, recorded_failure
 from modelzoo.training.evaluation import measure
@@ -140,15 +141,16 @@ def _train_and_finish(
     reserved = 0
     if settings.memory.is_used:
         evaluated = data.evaluation.dataset.lengths if data.evaluation is not None else ()
-        reserved = reserved_bytes(settings, data.pretrained.skeleton(), data.train, world, evaluated=evaluated)
-    plan = forecast(settings, data.pretrained.skeleton(), data.train, world) if world.is_main else None
-    model = data.pretrained.load(layout(world, settings.parallel, settings.memory, reserved_bytes=reserved))
+        reserved = reserved_bytes(settings, skeleton_for_run(settings, data.pretrained), data.train, world, evaluated=evaluated)
+    plan = forecast(settings, skeleton_for_run(settings, data.pretrained), data.train, world) if world.is_main else None
+    lay_out = layout(world, settings.parallel, settings.memory, reserved_bytes=reserved)
+    model = load_for_run(settings, data.pretrained, lay_out)
     tiers = tiers_of(model)
     if tiers is not None:
         stack.callback(tiers.close)
         progress.note(f"memory   {tiers.describe()}")
     _say_start(progress, settings, data, model, world, directory)
-    job = _job(settings, data, model, directory, plan)
+    job = _job(settings, data, model, directory, plan, base_fingerprint(settings, data.pretrained.folder, world))
     # dropout draws differ between shares of the data; on one process nothing depends on how many numbers the new head took
     seed_everything(settings.train.seed + 1 + world.data_rank)
     state = restore(job, world, progress)
@@ -180,7 +182,9 @@ def _train_and_finish(
     return _finish(job, data, world, directory, progress, result)
 
 
-def _job(settings: RunSettings, data: Prepared, model: Model, directory: RunDirectory, plan: Plan | None) -> Job:
+def _job(
+    settings: RunSettings, data: Prepared, model: Model, directory: RunDirectory, plan: Plan | None, base: dict[str, str]
+) -> Job:
     """Put together what the loop needs."""
     stream = BatchStream(
         data.train.lengths,
@@ -201,8 +205,8 @@ def _job(settings: RunSettings, data: Prepared, model: Model, directory: RunDire
         ),
         dataset=data.train,
         evaluation=data.evaluation,
-        identity=identity_of(settings, data.fingerprint),
-        config=deciding_settings(settings),
+        identity=identity_of(settings, data.fingerprint, base),
+        config=deciding_settings(settings) | base,
         checkpoints=directory.checkpoints,
         total_steps=total_steps,
         plan=plan,
@@ -216,7 +220,11 @@ def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, pro
         raise_together(world, attempt(lambda: load_model(best, job.model))[1])
     job.model.eval()
     world.enter("writing the final model")
-    job.model.save_pretrained(directory.final, overwrite=True)
+    written = write_final(job.settings, job.model, directory.final)
+    if written is not None:
+        progress.note(written)
+    if data.train.form == "chat":
+        raise_together(world, attempt(lambda: store_chat(directory.final, job.settings) if world.is_main else None)[1])
     if data.train.form == "chat":
         raise_together(world, attempt(lambda: store_chat(directory.final, job.settings) if world.is_main else None)[1])
     test = measure(job.model, data.test, world) if data.test is not None else None
@@ -286,5 +294,7 @@ def _say_start(
             f"zero={chosen.zero}"
         )
     progress.note(f"model    {data.pretrained.model_class.__name__} for {settings.model.task}, {count:,} parameters")
+    for note in describe_trained(model) if settings.adapter.is_used else ():
+        progress.note(note)
     for note in (str(model.load_report), *data.notes):
         progress.note(f"         {note}")

@@ -43,13 +43,18 @@ class BoxReader(Protocol):
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and persistent buffers by their plain names, each tensor once, sharded ones as they are."""
+    """Return parameters and persistent buffers by their plain names, each tensor once, sharded ones as they are.
+
+    Those that a model names in `found_elsewhere` are left out: frozen values of a base that is read again.
+    """
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
+    elsewhere: frozenset[str] = getattr(model, "found_elsewhere", frozenset())
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            tensors[_plain(name)] = tensor
+            if _plain(name) not in elsewhere:
+                tensors[_plain(name)] = tensor
     return tensors
 
 
