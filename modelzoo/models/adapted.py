@@ -1,69 +1,20 @@
-"""A folder with an adapter and no model of its own: its base is found by what the adapter's config says."""
+"""Folders of adapters as others want them: merged into their base, or in PEFT's form again."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from modelzoo import hub
-from modelzoo.adapters import AdapterFile, is_adapter_folder, merge_adapter, read_adapter, save_adapter
-from modelzoo.converters import Task, converter_for
-from modelzoo.errors import CheckpointError, ConfigError
-from modelzoo.hub.files import CONFIG_FILE, TOKENIZER_FILES
-from modelzoo.models.auto import find_pretrained, from_pretrained, model_class
+from modelzoo.adapters import is_adapter_folder, merge_adapter, read_adapter, save_adapter
+from modelzoo.errors import ConfigError
+from modelzoo.hub.files import TOKENIZER_FILES
+from modelzoo.models.auto import from_pretrained
 
 if TYPE_CHECKING:
     from modelzoo.models.model import Model
-    from modelzoo.models.pretrained import Pretrained
 
-__all__ = ["find_adapted", "tokenizer_folder", "write_merged", "write_peft"]
-
-LABELLED = ("classification", "token_classification")
-
-
-def find_adapted(folder: Path, **options: Any) -> "Pretrained[Model]":
-    """Find the base of an adapter's folder; loaded, it is the base with the adapter.
-
-    Args:
-        folder: With adapter_config.json.
-        **options: Those of `modelzoo.from_pretrained`, for the base.
-
-    Raises:
-        CheckpointError: The adapter or its base is missing, broken, or the two do not fit.
-        ConfigError: The adapter does not say what its base or its task is, or needs something that is not built.
-    """
-    file = read_adapter(folder)
-    if not file.base:
-        raise ConfigError(
-            f"{folder}: adapter_config.json: base_model_name_or_path: expected the base's folder or hub id, found nothing"
-        )
-    try:
-        places = {name: options[name] for name in ("token", "cache_dir", "local_files_only", "allow_pickle") if name in options}
-        base = hub.resolve(file.base, revision=options.pop("revision", None) or file.values.get("revision"), **places)
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"{folder}: the base of this adapter is missing; put it back, or change base_model_name_or_path in adapter_config.json "
-            f"to where it is\n  {error}"
-        ) from error
-    if is_adapter_folder(base):
-        raise ConfigError(f"{folder}: its base {base} holds an adapter too, expected a model; merge that one first")
-    options["task"] = task = options.get("task") or file.task
-    if task in LABELLED and options.get("num_labels") is None and options.get("label_names") is None:
-        options |= _labels(folder, base, file, task)
-    return replace(find_pretrained(base, **options), adapter=file)
-
-
-def _labels(folder: Path, base: Path, file: AdapterFile, task: Task) -> dict[str, Any]:
-    """Return the labels of the adapter's own head: named in its config.json, or counted in its tensors."""
-    if (folder / CONFIG_FILE).is_file():
-        source = hub.read_config(folder)
-        values = converter_for(model_class(source["model_type"]).family).read_config(source, task)
-        names = values.get("label_names")
-        return {"label_names": names} if names else {"num_labels": values["num_labels"]}
-    count = file.num_labels()
-    return {} if count is None else {"num_labels": count}
+__all__ = ["tokenizer_folder", "write_merged", "write_peft"]
 
 
 def tokenizer_folder(folder: Path, model: "Model") -> Path:

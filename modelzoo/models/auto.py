@@ -3,6 +3,7 @@
 import importlib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -105,9 +106,10 @@ def find_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None 
     }
     folder = hub.resolve(name_or_path, **places)
     if is_adapter_folder(folder):
-        from modelzoo.models.adapted import find_adapted
+        from modelzoo.models.adapter_base import find_base
 
-        return find_adapted(folder, **options)
+        base, adapter, options = find_base(folder, **options)
+        return replace(find_pretrained(base, family=family, **options), adapter=adapter)
     config = hub.read_config(folder)
     if family is None and "model_type" not in config:
         raise ConfigError(
