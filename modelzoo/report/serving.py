@@ -8,7 +8,7 @@ __all__ = ["SERVERS", "served_by", "serving_text"]
 
 SERVERS = ("transformers", "vLLM", "llama.cpp")
 
-_OURS_ALONE = ("CPM1", "CPM2", "CPM3", "CpmBee", "GLM10B")
+_OURS_ALONE = ("CPM1", "CPM2", "CPM3", "CpmBee", "GLM10B", "MiniCPM")
 """How the names of classes begin that transformers does not hold."""
 
 _VLLM: dict[str, str] = dict.fromkeys(

@@ -231,7 +231,7 @@ def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, pro
     values = {**result.to_json(), "test": test}
     result = RunResult.from_json(values, directory.path, directory.final)
     if world.is_main:
-        record_ending(job, world, directory, result)
+        record_ending(job, world, directory, result, base=data.pretrained.folder)
         progress.note(f"report   {directory.report}")
     if test is not None:
         progress.note(f"test     {metrics_text(test)}")
