@@ -1,12 +1,13 @@
 """Rows of parquet files, with class labels turned into their names."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from modelzoo.errors import DataError
 
-__all__ = ["class_names", "name_labels", "read_parquet"]
+__all__ = ["class_names", "iterate_parquet", "name_labels", "read_parquet"]
 
 
 def read_parquet(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
@@ -29,6 +30,22 @@ def read_parquet(path: Path, max_rows: int | None = None) -> list[dict[str, Any]
         return rows
     names = {key: value["names"] for key, value in features.items() if isinstance(value, dict) and "names" in value}
     return name_labels(rows, names, str(path))
+
+
+def iterate_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a parquet file as they stand in it, label ids included, a portion in memory at a time.
+
+    Raises:
+        DataError: If the file is no parquet file.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=1024):
+            yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: expected a parquet file, found: {error}") from error
 
 
 def class_names(features: Any) -> dict[str, list[str]]:

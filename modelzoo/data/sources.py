@@ -4,14 +4,15 @@ Everything is read as data: no loading script, no pickle. Errors name the file a
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from modelzoo.data.hub_sets import read_hub_rows
-from modelzoo.data.text_files import read_json, read_jsonl, read_table, read_text
+from modelzoo.data.text_files import iterate_jsonl, read_json, read_jsonl, read_table, read_text
 from modelzoo.errors import DataError, closest
 
-__all__ = ["Split", "read_rows"]
+__all__ = ["Split", "iterate_rows", "read_rows"]
 
 Split = Literal["train", "validation", "test"]
 
@@ -64,6 +65,23 @@ def read_rows(
     if not rows:
         raise DataError(f"{name}: expected at least one row, found none")
     return rows
+
+
+def iterate_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file; JSON lines and parquet are read piece by piece, all other forms whole.
+
+    Raises:
+        DataError: As `read_rows`, when the row's turn has come.
+    """
+    suffix = path.suffix.lower()
+    if suffix in (".jsonl", ".ndjson"):
+        yield from iterate_jsonl(path)
+    elif suffix == ".parquet":
+        from modelzoo.data.parquet import iterate_parquet
+
+        yield from iterate_parquet(path)
+    else:
+        yield from _read_file(path, None)
 
 
 def _read_file(path: Path, max_rows: int | None) -> list[dict[str, Any]]:

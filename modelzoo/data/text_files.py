@@ -3,12 +3,13 @@
 import csv
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from modelzoo.errors import DataError
 
-__all__ = ["read_json", "read_jsonl", "read_table", "read_text"]
+__all__ = ["iterate_jsonl", "read_json", "read_jsonl", "read_table", "read_text"]
 
 # A first line with a longer cell is a row, not a header.
 _LONGEST_HEADER = 100
@@ -20,13 +21,18 @@ def read_jsonl(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
     Raises:
         DataError: If a line is no UTF-8, no JSON or no object.
     """
-    rows: list[dict[str, Any]] = []
+    return list(islice(iterate_jsonl(path), max_rows))
+
+
+def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file as `read_jsonl` returns them, one after the other.
+
+    Raises:
+        DataError: As `read_jsonl`, when the line's turn has come.
+    """
     for number, line in _lines(path):
-        if max_rows is not None and len(rows) == max_rows:
-            break
         if line.strip():
-            rows.append(_object(_parse(line, f"{path}:{number}"), f"{path}:{number}"))
-    return rows
+            yield _object(_parse(line, f"{path}:{number}"), f"{path}:{number}")
 
 
 def read_json(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from modelzoo.data.chat_template import Message
 from modelzoo.data.columns import Form, problem_rows
 from modelzoo.data.encoding import Encoding
 from modelzoo.data.masking import IGNORED
+from modelzoo.data.tasks.cutting import Cut, special_around
 from modelzoo.data.tasks.spec import EncodedRows, PromptRows, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.texts import read_texts
 from modelzoo.data.tokenizer import Tokenizer
@@ -51,6 +52,17 @@ def _documents(texts: Sequence[str], recipe: Recipe) -> EncodedRows:
             labels.append([IGNORED, *piece[1:]])
     result.labels = labels
     return result
+
+
+def _cut(recipe: Recipe) -> Cut:
+    """Return how `_documents` cuts, for texts that are tokenized already."""
+    before, _ = special_around(recipe.tokenizer)
+    after = (end_of(recipe.tokenizer, "causal_lm"),)
+
+    def num_targets(counts: Sequence[int]) -> int:
+        return sum(counts) - len(counts)
+
+    return Cut(form="text", length=recipe.max_length, overlap=1, before=before, after=after, num_targets=num_targets)
 
 
 def _completions(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> list[_Sequence]:
@@ -199,6 +211,7 @@ CAUSAL_LM = TaskSpec(
         ),
     ),
     encode=_encode,
+    cut=_cut,
     prompts=_prompts,
     targets="token",
     predicts_next=True,

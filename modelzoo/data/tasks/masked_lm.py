@@ -1,10 +1,11 @@
 """Masked language modelling: texts, of which some tokens are hidden anew in each epoch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from modelzoo.data.columns import TEXT_NAMES, Form
 from modelzoo.data.encoding import Encoding
 from modelzoo.data.masking import MaskRule, mask_tokens
+from modelzoo.data.tasks.cutting import Cut, special_around
 from modelzoo.data.tasks.spec import EncodedRows, Item, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.texts import read_texts
 from modelzoo.data.tokenizer import Tokenizer
@@ -25,6 +26,7 @@ class _Masks:
             )
         self._rule = MaskRule(mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size, seed=seed)
         self._special_ids = tokenizer.special_ids
+        self.share = self._rule.share
 
     def draw(self, ids: list[int], *, epoch: int, row: int) -> Item:
         """Return the ids with masks, and the hidden ones as labels."""
@@ -59,9 +61,22 @@ def _in_pieces(encodings: list[Encoding], texts: list[str], recipe: Recipe) -> l
     return [piece for row, encoding in enumerate(encodings) for piece in pieces.get(row, [encoding])]
 
 
+def _cut(recipe: Recipe) -> Cut:
+    """Return how `_in_pieces` cuts, for texts that are tokenized already."""
+    around = special_around(recipe.tokenizer)
+    added = sum(map(len, around))
+    draws = _Masks(recipe.tokenizer, recipe.seed)
+
+    def num_targets(counts: Sequence[int]) -> int:
+        return round(draws.share * sum(count - added for count in counts))
+
+    return Cut(form="masked", length=recipe.max_length - added, around=around, draws=draws, num_targets=num_targets)
+
+
 MASKED_LM = TaskSpec(
     forms=(Form(task="masked_lm", roles={"text": TEXT_NAMES}, filled=frozenset({"text"})),),
     encode=_encode,
+    cut=_cut,
     targets="token",
     scores_vocabulary=True,
 )

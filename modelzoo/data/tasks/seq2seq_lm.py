@@ -8,6 +8,7 @@ from modelzoo.data.columns import TEXT_NAMES, Form, problem_rows, show
 from modelzoo.data.encoding import Encoding
 from modelzoo.data.span_corruption import SpanRule, corrupt, corrupted_lengths, longest_text
 from modelzoo.data.tasks.causal_lm import end_of
+from modelzoo.data.tasks.cutting import Cut
 from modelzoo.data.tasks.spec import EncodedRows, Item, PromptRows, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.texts import read_texts
 from modelzoo.data.tokenizer import Tokenizer
@@ -37,16 +38,30 @@ class _Holes:
 def _encode(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRows:
     if "source" in columns:
         return _pairs(rows, columns, recipe)
-    tokenizer = recipe.tokenizer
-    rule = SpanRule(sentinel_ids=_sentinels(tokenizer), end_id=end_of(tokenizer, "seq2seq_lm"), seed=recipe.seed)
+    rule = _rule(recipe)
     length = longest_text(recipe.max_length, rule)
     result = EncodedRows(encodings=[], draws=_Holes(rule), form="holes")
-    for row, encoding in enumerate(tokenizer.encode_parts(read_texts(rows, columns["text"], recipe.source))):
+    for row, encoding in enumerate(recipe.tokenizer.encode_parts(read_texts(rows, columns["text"], recipe.source))):
         ids = encoding.input_ids
         pieces = [ids[start : start + length] for start in range(0, len(ids), length)]
         # a single token has no place for a hole
         result.encodings += [Encoding(input_ids=piece, row=row) for piece in pieces if len(piece) > 1]
     return result
+
+
+def _rule(recipe: Recipe) -> SpanRule:
+    tokenizer = recipe.tokenizer
+    return SpanRule(sentinel_ids=_sentinels(tokenizer), end_id=end_of(tokenizer, "seq2seq_lm"), seed=recipe.seed)
+
+
+def _cut(recipe: Recipe) -> Cut:
+    """Return how texts with holes are cut, for texts that are tokenized already."""
+    rule = _rule(recipe)
+
+    def num_targets(counts: Sequence[int]) -> int:
+        return sum(corrupted_lengths(count, rule)[1] for count in counts)
+
+    return Cut(form="holes", length=longest_text(recipe.max_length, rule), least=2, draws=_Holes(rule), num_targets=num_targets)
 
 
 def _pairs(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRows:
@@ -147,6 +162,7 @@ SEQ2SEQ_LM = TaskSpec(
         Form(task="seq2seq_lm", roles={"text": TEXT_NAMES}, filled=frozenset({"text"})),
     ),
     encode=_encode,
+    cut=_cut,
     prompts=_prompts,
     targets="token",
     scores_vocabulary=True,

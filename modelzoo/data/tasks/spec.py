@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from modelzoo.data.columns import Form
 from modelzoo.data.encoding import Encoding, Truncation
+from modelzoo.data.tasks.cutting import Cut
+from modelzoo.data.tasks.draws import Draws, Item
 from modelzoo.data.tokenizer import Tokenizer
 
 __all__ = ["Draws", "EncodedRows", "Item", "PromptRows", "Recipe", "Rows", "TaskSpec"]
 
 Rows = Sequence[Mapping[str, Any]]
-Item = dict[str, Any]
-"""One sample by the model's arguments: lists of ints, or an int."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,24 +43,6 @@ class Recipe:
     """False: there are no labels (prediction)."""
     seed: int = 0
     """Of what is drawn anew in each epoch."""
-
-
-class Draws(Protocol):
-    """Makes an item anew for each epoch, as a function of (seed, epoch, row) alone."""
-
-    def draw(self, ids: list[int], *, epoch: int, row: int) -> Item:
-        """Return an item.
-
-        Args:
-            ids: Of the encoding.
-            epoch: Number of the pass over the data.
-            row: Number of the item.
-        """
-        ...
-
-    def lengths(self, count: int) -> tuple[int, int]:
-        """Return the tokens of an item of `count` ids: those that the model reads, and those of a decoder beside an encoder."""
-        ...
 
 
 @dataclass(kw_only=True, slots=True)
@@ -109,6 +91,8 @@ class TaskSpec:
     """What has a target: an item, each of its tokens (or of its answer's), or the span of an answer."""
     prompts: Callable[[Rows, Mapping[str, str], Recipe], PromptRows] | None = None
     """Turns rows into prompts, for a task whose model writes text; None for others."""
+    cut: Callable[[Recipe], Cut] | None = None
+    """Says how plain texts become samples, for a task that learns from such; None for others."""
     label_role: str | None = None
     """Role of the column whose labels have names; None for a task without."""
     predicts_next: bool = False

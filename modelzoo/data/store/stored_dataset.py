@@ -1,0 +1,101 @@
+"""A token store as a data set: documents cut into samples by arithmetic, whose ids are read from disk when a batch needs them."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from modelzoo.data.dataset import TokenizedDataset
+from modelzoo.data.limits import DataLimits, DataReport
+from modelzoo.data.masking import IGNORED
+from modelzoo.data.store.indexed import IndexedTokens
+from modelzoo.data.store.manifest import BIN, StoreManifest, read_manifest, tokenizer_fingerprint
+from modelzoo.data.tasks import Item, Recipe, task_spec
+from modelzoo.errors import DataError
+
+__all__ = ["StoredDataset"]
+
+
+class StoredDataset(TokenizedDataset):
+    """Samples of a store, the same as those of its texts in memory.
+
+    What stays in memory is twelve bytes a sample and a document's place and length.
+
+    Args:
+        folder: Of the store.
+        recipe: How its texts are cut: a language modelling task.
+        limits: The limits to check.
+
+    Raises:
+        DataError: If the task does not learn from plain texts, the tokenizer is not the store's, or a limit is exceeded.
+    """
+
+    def __init__(self, folder: str | Path, recipe: Recipe, limits: DataLimits) -> None:
+        self._manifest = read_manifest(folder)
+        _check(self._manifest, recipe, limits)
+        cut = task_spec(recipe.task).cut
+        if cut is None:
+            raise DataError(f"{recipe.source}: a token store holds plain texts, which {recipe.task} does not learn from")
+        self._cut = cut(recipe)
+        self._tokens = IndexedTokens(Path(folder) / BIN)
+        tokenizer = recipe.tokenizer
+        self.task, self.source, self.label_names, self.form = recipe.task, recipe.source, (), self._cut.form
+        self.pad_id = 0 if tokenizer.pad_id is None else tokenizer.pad_id
+        self.is_labelled = recipe.labelled
+        self._has_types = tokenizer.has_token_types
+        self._draws = self._cut.draws
+        self._has_token_labels, self._labels, self._spans, self._contexts = True, None, None, None
+        documents, self._first, counts = self._cut.pieces(self._tokens.lengths[: limits.max_rows])
+        self.rows = documents.tolist()
+        self._counts = counts.tolist()
+        drawn = [self._draws.lengths(count) if self._draws is not None else (count, 0) for count in self._counts]
+        self.target_lengths = [target for _, target in drawn] if any(target for _, target in drawn[:1]) else []
+        self.lengths = [sum(pair) for pair in drawn]
+        if not self.lengths:
+            raise DataError(f"{recipe.source}: expected texts, found none that is long enough for a sample")
+        self.report = self._store_report()
+        self.fingerprint = self._store_fingerprint(recipe)
+
+    def item(self, index: int, *, epoch: int = 0) -> Item:
+        """Return one sample, as `TokenizedDataset.item`."""
+        count, first = self._counts[index], int(self._first[index])
+        ids = self._cut.read(self._tokens, self.rows[index], first, count)
+        item: Item = {"input_ids": ids}
+        if self._has_types:
+            item["token_type_ids"] = [0] * count
+        if self._draws is not None and self.is_labelled:
+            item |= self._draws.draw(ids, epoch=epoch, row=index)
+        elif self.is_labelled:
+            item["labels"] = [IGNORED, *ids[1:]]
+        return item
+
+    def _store_report(self) -> DataReport:
+        documents = len(set(self.rows))
+        return DataReport(
+            rows=documents,
+            items=len(self),
+            dropped_rows=0,
+            truncated_rows=0,
+            cut_tokens=0,
+            lost_targets=0,
+            tokens=sum(self.lengths),
+            longest=max(self.lengths),
+            num_targets=self._cut.num_targets(self._counts),
+        )
+
+    def _store_fingerprint(self, recipe: Recipe) -> str:
+        facts = ["modelzoo.data.store 1", self.task, self._manifest.sha256, recipe.max_length, len(self), self.report.tokens]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _check(manifest: StoreManifest, recipe: Recipe, limits: DataLimits) -> None:
+    """Hold the store against tokenizer and model."""
+    if manifest.tokenizer != tokenizer_fingerprint(recipe.tokenizer):
+        raise DataError(
+            f"{recipe.source}: the store's ids were made by another tokenizer than the model's; build it again with this model, or "
+            "train the model it was built for"
+        )
+    if limits.vocab_size is not None and manifest.vocab_size > limits.vocab_size:
+        found = f"ids below {manifest.vocab_size}"
+        raise DataError(f"{recipe.source}: {found}, limit {limits.vocab_size} rows of the model's embedding")
+    if limits.max_length is not None and recipe.max_length > limits.max_length:
+        raise DataError(f"{recipe.source}: pieces of {recipe.max_length} tokens, limit {limits.max_length} (the model's positions)")
