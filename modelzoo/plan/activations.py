@@ -139,7 +139,7 @@ def _scores(model: ModelParts, work: Workload, targets: int, tensor: int) -> tup
     """Return what the loss keeps, and what it holds for a moment beside."""
     value, hidden, words = work.value_bytes, model.table_size, -(-model.vocab_size // tensor)
     if not model.is_language_model:
-        rows = work.rows if model.task == "classification" else targets
+        rows = work.rows if model.task in ("classification", "multiple_choice") else targets
         return {"logits": rows * (value * hidden + 4 * model.num_labels)}, 3 * 4 * rows * model.num_labels
     if work.whole_scores:
         # log-softmax, float32; then the gradients of its output and of its input beside it

@@ -51,6 +51,8 @@ class Machine:
     """Of the memory that a rank computes in."""
     link_bandwidth: float
     """Between ranks."""
+    first_touch: float = 2.5e9
+    """Of memory that the system hands out for the first time: it clears each page; an ordinary server's core."""
     disk_read: float
     disk_write: float
     disk_bytes: int | None = None

@@ -26,7 +26,7 @@ from modelzoo.plan.machine import Machine
 from modelzoo.plan.parts import ModelParts
 from modelzoo.plan.workload import Workload
 from modelzoo.runtime.checkpoints.publish import readable_size
-from modelzoo.runtime.tiers.placement import Placement, place_units
+from modelzoo.runtime.tiers.placement import Placement, When, place_units
 
 __all__ = ["Line", "MemoryPlan", "Moment", "plan_memory"]
 
@@ -71,6 +71,10 @@ class MemoryPlan:
     placement: Placement | None = None
     """Of the tiers, where the recipe uses them."""
     problems: tuple[str, ...] = field(default=())
+    when: When = "step"
+    """When the tiers' values are updated."""
+    gives_back: bool = False
+    """Whether every large tensor's memory goes back to the system with it, so that a budget holds."""
 
     def peak(self, tier: str) -> int:
         """Bytes of a tier at its fullest."""
@@ -120,7 +124,8 @@ def plan_memory(
         tiers["host"] = (Line("program", machine.program_bytes, "Python, torch, the driver and the tokenized data"),)
     if placement is not None and placement.disk_bytes:
         tiers["disk"] = (Line("states", placement.disk_bytes, "values of blocks that are not in memory, one file a block"),)
-    return MemoryPlan(tiers, moment.name, smallest, placement, tuple(problems))
+    gives_back = uses_tiers and (memory.host is not None or memory.device is not None)
+    return MemoryPlan(tiers, moment.name, smallest, placement, tuple(problems), memory.optimizer_update, gives_back)
 
 
 def _program(machine: Machine) -> int:
@@ -215,6 +220,7 @@ def _place(
             slots=memory.slots,
             how=memory.placement,
             when=memory.optimizer_update,
+            ranks=cut.shard * cut.config.data_replicate,
         )
 
     try:

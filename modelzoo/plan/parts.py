@@ -179,7 +179,7 @@ def read_parts(model: Model) -> ModelParts:
         has_decoder=has_both,
         is_language_model=model.task in ("masked_lm", "causal_lm", "seq2seq_lm"),
         scores_chunks=model.task in ("causal_lm", "seq2seq_lm"),
-        reads_one_token=model.task == "classification" and not has_both,
+        reads_one_token=model.task in ("classification", "multiple_choice") and not has_both,
         table_size=int(getattr(getattr(embeddings, "token", None), "embedding_dim", config.hidden_size)),
         prompt_tokens=int(getattr(config, "prompt_length", 0)),
     )

@@ -127,7 +127,7 @@ class Plan:
 def plan_run(
     settings: RunSettings, model: ModelParts, machine: Machine, *, ranks: int = 1, lengths: Sequence[int] | None = None
 ) -> Plan:
-    """Plan a recipe.
+    """Plan a recipe; `layout` of the plan has every `auto` decided.
 
     Args:
         settings: Of the run.
@@ -139,6 +139,24 @@ def plan_run(
     Raises:
         ConfigError: The layout does not fit the ranks.
     """
+    if settings.parallel.recompute != "auto":
+        return _plan_settings(settings, model, machine, ranks, lengths)
+    # The backward reaches the first blocks last, when all others have let go of their activations; so of two equal numbers of
+    # blocks that are computed again the first ones make the lower peak.
+    fitting: list[Plan] = []
+    count = len(model.blocks)
+    for number in range(count + 1):
+        how = "none" if not number else "blocks" if number == count else f"first {number}"
+        parallel = settings.parallel.model_copy(update={"recompute": how})
+        plan = _plan_settings(settings.model_copy(update={"parallel": parallel}), model, machine, ranks, lengths)
+        if not plan.memory_problems:
+            fitting.append(plan)
+            if not plan.memory.peak("disk"):
+                break  # more blocks would only take longer; with a disk tier they leave memory to states, which then do not move
+    return min(fitting, key=lambda each: each.time.step) if fitting else plan
+
+
+def _plan_settings(settings: RunSettings, model: ModelParts, machine: Machine, ranks: int, lengths: Sequence[int] | None) -> Plan:
     layout = resolve_for(settings.parallel, model, ranks, machine.budget)
     work = workload_of(
         settings,
@@ -196,7 +214,7 @@ def plan_workload(
         work=work,
         memory=held,
         traffic=traffic,
-        time=plan_time(model, work, cut, traffic, machine),
+        time=plan_time(model, work, cut, traffic, held, machine),
         checkpoint_bytes=kept_states * (4 * model.numel + 8 * model.trained) + 4 * model.numel,
         checkpoint_how=f"{kept_states} states x {model.numel:,} x 12 bytes, and the final model x 4",
         budget_bytes=machine.budget,

@@ -16,6 +16,7 @@ from modelzoo.plan.machine import Machine
 __all__ = ["probe", "probe_products"]
 
 DISK_BYTES = 64 * 2**20
+PAGES_BYTES = 16 * 2**20
 
 
 def probe(machine: Machine, folder: Path, *, hidden_size: int = 768, tokens: int = 512, seconds: float = 0.4) -> Machine:
@@ -35,8 +36,11 @@ def probe(machine: Machine, folder: Path, *, hidden_size: int = 768, tokens: int
     heads = torch.ones(1, 8, 256, 64, device=device)
     attend = partial(torch.nn.functional.scaled_dot_product_attention, heads, heads, heads)
     attention = 4.0 * 8 * 256 * 256 * 64 / _seconds_each(attend, device, seconds)
+    touched = PAGES_BYTES / _seconds_each(_touch, torch.device("cpu"), seconds / 2)
     read, write = _disk(folder, seconds)
-    return dataclasses.replace(machine, memory_bandwidth=copied, disk_read=read, disk_write=write, attention_flops=attention)
+    return dataclasses.replace(
+        machine, memory_bandwidth=copied, first_touch=touched, disk_read=read, disk_write=write, attention_flops=attention
+    )
 
 
 def probe_products(machine: Machine, *, hidden_size: int, tokens: int, seconds: float) -> Machine:
@@ -72,6 +76,12 @@ def _seconds_each(call: Callable[[], object], device: torch.device, seconds: flo
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - started)
     return best
+
+
+def _touch() -> None:
+    """Write to every page of memory that is new."""
+    with mmap.mmap(-1, PAGES_BYTES) as memory:
+        memory.write(bytes(PAGES_BYTES))
 
 
 def _disk(folder: Path, seconds: float) -> tuple[float, float]:

@@ -7,16 +7,21 @@ reads and writes, counted for the eager operations of `modelzoo.layers`; compile
 inputs and writes its outputs once. The update reads 16 and writes 12 bytes a parameter (fused AdamW), clipping reads 4. Putting
 parameters together and taking gradients apart reads and writes 16 bytes a parameter and micro-batch.
 
-An accelerator exchanges and reads disks beside its computing, so that the longest of them is the step, and the first gather and the
-last reduction of a block stand alone; the exchanges of CPU ranks share its cores and are added.
+An accelerator exchanges beside its computing, so that the longer of both is the step, and the first gather and the last reduction
+of a block stand alone; the exchanges of CPU ranks share its cores and are added. A disk tier works beside the forward and beside
+the backward, and the longer of both counts in each; an update after the backward stands alone. With a budget each large tensor's
+memory is asked of the system anew, which clears its pages.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelzoo.config.parallel import recomputed
+from modelzoo.plan.activations import head_activations, unit_activations
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.machine import Machine
+from modelzoo.plan.memory import MemoryPlan
 from modelzoo.plan.parts import AttentionPart, FeedForwardPart, MixturePart, ModelParts, NormPart, UnitParts
 from modelzoo.plan.traffic import TrafficPlan
 from modelzoo.plan.workload import MASKED_SHARE, Workload
@@ -29,7 +34,7 @@ class TimePlan:
     """Seconds of a step."""
 
     seconds: Mapping[str, float]
-    """By kind: compute, attention, memory, optimizer, communication, disk."""
+    """By kind: compute, attention, memory, pages, optimizer, communication, disk."""
     step: float
     bound: str
     """compute, memory, communication or disk."""
@@ -37,6 +42,8 @@ class TimePlan:
     """Of a rank's step, computed again included."""
     how: Mapping[str, str]
     """Formula of each kind, with its numbers."""
+    stall: float = 0.0
+    """Seconds of the step in which the model waits for a disk tier."""
 
 
 @dataclass(slots=True)
@@ -46,7 +53,7 @@ class _Work:
     moved: float = 0.0
 
 
-def plan_time(model: ModelParts, work: Workload, cut: Cut, traffic: TrafficPlan, machine: Machine) -> TimePlan:
+def plan_time(model: ModelParts, work: Workload, cut: Cut, traffic: TrafficPlan, memory: MemoryPlan, machine: Machine) -> TimePlan:
     """Return how long a step takes.
 
     Args:
@@ -54,45 +61,101 @@ def plan_time(model: ModelParts, work: Workload, cut: Cut, traffic: TrafficPlan,
         work: Of a rank.
         cut: Over the ranks.
         traffic: Of the step.
+        memory: What is held where.
         machine: Where.
     """
     total = _step_work(model, work, cut)
     held = sum(cut.trained(unit) for unit in model.units)
     whole = sum(cut.whole(unit) for unit in model.units)
-    is_cut = cut.shard * cut.config.data_replicate > 1 or work.precision != "float32"
-    rebuilt = 16.0 * whole * work.micro_batches if is_cut else 0.0
+    is_cut = cut.shard * cut.config.data_replicate > 1 or work.precision != "float32" or memory.placement is not None
+    # with tiers a block is put together twice
+    rebuilt = (32.0 if memory.placement is not None else 16.0) * whole * work.micro_batches if is_cut else 0.0
     rate = machine.flops[work.precision]
+    fresh = _fresh_bytes(model, work, cut) if memory.gives_back else 0.0
     seconds = {
         "compute": total.products / rate,
         "attention": total.attention / min(machine.attention_flops, rate),
         "memory": (total.moved + rebuilt) / machine.memory_bandwidth,
+        "pages": fresh / machine.first_touch,
         "optimizer": 32.0 * held / machine.memory_bandwidth,
         "communication": traffic.sent / machine.link_bandwidth,
-        "disk": traffic.disk_read / machine.disk_read + traffic.disk_written / machine.disk_write,
+        "disk": sum(_disk_seconds(traffic, phase, machine) for phase in traffic.disk),
     }
-    computing = seconds["compute"] + seconds["attention"] + seconds["memory"] + seconds["optimizer"]
-    exchanged, disk = seconds["communication"], seconds["disk"]
-    if machine.overlaps:
-        alone = exchanged / max(len(model.blocks), 1)
-        step = max(computing + alone, exchanged, disk)
+    computing = sum(seconds[name] for name in ("compute", "attention", "memory", "pages"))
+    exchanged, optimizer = seconds["communication"], seconds["optimizer"]
+    if traffic.disk:
+        step = _step_with_disk(model, work, traffic, memory, machine, computing + exchanged, optimizer)
+    elif machine.overlaps:
+        step = max(computing + optimizer + exchanged / max(len(model.blocks), 1), exchanged)
     else:
-        step = max(computing + exchanged, disk)
+        step = computing + optimizer + exchanged
     groups = {
         "compute": seconds["compute"] + seconds["attention"],
-        "memory": seconds["memory"] + seconds["optimizer"],
+        "memory": seconds["memory"] + seconds["pages"] + optimizer,
         "communication": exchanged,
-        "disk": disk,
+        "disk": seconds["disk"],
     }
     how = {
         "compute": f"{total.products:.3g} operations / {rate:.3g} a second ({work.precision})",
         "attention": f"{total.attention:.3g} operations / {machine.attention_flops:.3g} a second",
         "memory": f"{total.moved + rebuilt:.3g} bytes of elementwise work and copies / {machine.memory_bandwidth:.3g} a second",
+        "pages": f"{fresh:.3g} bytes that are asked of the system anew, for a budget / {machine.first_touch:.3g} a second",
         "optimizer": f"{held:,} values x 32 bytes / {machine.memory_bandwidth:.3g} a second",
         "communication": f"{traffic.sent:,} bytes sent / {machine.link_bandwidth:.3g} a second",
         "disk": f"{traffic.disk_read:,} bytes read / {machine.disk_read:.3g} + {traffic.disk_written:,} written / "
         f"{machine.disk_write:.3g} a second",
     }
-    return TimePlan(seconds, step, max(groups, key=lambda name: groups[name]), total.products + total.attention, how)
+    stall = max(step - computing - exchanged - optimizer, 0.0) if traffic.disk else 0.0
+    return TimePlan(seconds, step, max(groups, key=lambda name: groups[name]), total.products + total.attention, how, stall)
+
+
+def _disk_seconds(traffic: TrafficPlan, phase: str, machine: Machine) -> float:
+    """Return how long the disk works in a phase; what it reads and writes at once shares its time."""
+    read, written = traffic.disk.get(phase, (0, 0))
+    return read / machine.disk_read + written / machine.disk_write
+
+
+def _step_with_disk(
+    model: ModelParts,
+    work: Workload,
+    traffic: TrafficPlan,
+    memory: MemoryPlan,
+    machine: Machine,
+    computing: float,
+    optimizer: float,
+) -> float:
+    """Return the length of a step whose forward and backward each run beside the disk, and whose update may run alone.
+
+    The threads that move values also update them, so the update belongs to their side. The first unit of each phase is waited for.
+    """
+    again = [products for products, _ in _computed_again(work, len(model.blocks))]
+    forward = computing / (3.0 + sum(again) / max(len(again), 1))
+    moving = {phase: _disk_seconds(traffic, phase, machine) for phase in ("forward", "backward", "update")}
+    where = {"deferred": "forward", "in_backward": "backward", "step": "update"}[memory.when]
+    moving[where] += optimizer
+    placement = memory.placement
+    away = sum("disk" in homes.values() for homes in placement.homes) if placement is not None else 0
+    first = (moving["forward"] + moving["backward"]) / max(away, 1)
+    return max(forward, moving["forward"]) + max(computing - forward, moving["backward"]) + moving["update"] + first
+
+
+def _fresh_bytes(model: ModelParts, work: Workload, cut: Cut) -> float:
+    """Return the bytes of all tensors that a step makes, where each takes fresh pages.
+
+    What a block keeps without recomputation is what its forward makes; the backward makes as much in gradients, and recomputation
+    makes it again. Blocks are put together for the forward and for the backward; gradients exist whole, in the buffer of their
+    reduction, and as its result.
+    """
+    plain = dataclasses.replace(work, recompute="none", offloads_inputs=False)
+    made = 0.0
+    for unit, again in zip(
+        unit_activations(model, plain, tensor=cut.tensor), recomputed(work.recompute, len(model.blocks)), strict=True
+    ):
+        made += unit.kept * (2 + again)
+    first, last = head_activations(model, plain, tensor=cut.tensor)
+    made += 2 * (first.kept + last.kept) + last.again
+    copies = sum(cut.whole(unit) * (2 if unit.is_block else 1) + 3 * cut.trained(unit) for unit in model.units)
+    return work.micro_batches * (made + 4.0 * copies)
 
 
 def _step_work(model: ModelParts, work: Workload, cut: Cut) -> _Work:

@@ -8,16 +8,20 @@ replicas and a micro-batches (Rajbhandari et al., 2020, section 7, for `fully_sh
     replicate   2 (r - 1) / r of E / s, in float32
     tensor      2 (t - 1) / t of 4 sums a block (two in each direction) and 2 of embeddings and loss, of n D values
 
-Between tiers: what `place_units` says for one micro-batch; every further one reads the parameters that are on disk twice more.
+Between tiers: what `place_units` says for one micro-batch; every further one reads the parameters that are on disk twice more, and
+writes the gradients and reads them once more. Inputs of blocks that wait on disk are written in the forward and read in the
+backward.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from modelzoo.config.parallel import recomputed
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.memory import MemoryPlan
 from modelzoo.plan.parts import AttentionPart, ModelParts
 from modelzoo.plan.workload import Workload
+from modelzoo.runtime.tiers.inputs import INPUT_BUFFERS
 
 __all__ = ["TrafficPlan", "plan_traffic"]
 
@@ -28,8 +32,18 @@ class TrafficPlan:
 
     between_ranks: Mapping[str, int]
     """Sent, by kind of exchange."""
-    disk_read: int
-    disk_written: int
+    disk: Mapping[str, tuple[int, int]]
+    """Read and written, by phase of a step: forward, backward, update."""
+
+    @property
+    def disk_read(self) -> int:
+        """From the disk."""
+        return sum(read for read, _ in self.disk.values())
+
+    @property
+    def disk_written(self) -> int:
+        """To the disk."""
+        return sum(written for _, written in self.disk.values())
 
     @property
     def sent(self) -> int:
@@ -59,8 +73,7 @@ def plan_traffic(model: ModelParts, work: Workload, cut: Cut, memory: MemoryPlan
         "replicate": 2 * 4 * (blocks + rest) // shard * (replicas - 1) // replicas,
         "tensor": _tensor(model, work, cut.tensor),
     }
-    read, written = _disk(model, work, cut, memory)
-    return TrafficPlan({kind: size for kind, size in sent.items() if size}, read, written)
+    return TrafficPlan({kind: size for kind, size in sent.items() if size}, _disk(model, work, cut, memory))
 
 
 def _padded(cut: Cut, unit: object) -> int:
@@ -79,16 +92,36 @@ def _tensor(model: ModelParts, work: Workload, ranks: int) -> int:
     return 2 * work.value_bytes * values * (ranks - 1) // ranks * work.micro_batches
 
 
-def _disk(model: ModelParts, work: Workload, cut: Cut, memory: MemoryPlan) -> tuple[int, int]:
-    placement = memory.placement
-    if placement is None or not placement.disk_bytes:
-        return 0, 0
-    away = dict.fromkeys(("parameters", "exp_avg", "exp_avg_sq", "gradients"), 0)
-    for unit, homes in zip(model.units, placement.homes, strict=True):
+def _disk(model: ModelParts, work: Workload, cut: Cut, memory: MemoryPlan) -> dict[str, tuple[int, int]]:
+    """Return bytes read and written by phase of a step: forward, backward, update (alone, after both)."""
+    phases = {"forward": [0, 0], "backward": [0, 0], "update": [0, 0]}
+    placement, count = memory.placement, work.micro_batches
+    for unit, homes in zip(model.units, placement.homes if placement is not None else (), strict=placement is not None):
         size = 4 * cut.tier_sizes(unit).shard
-        for kind, home in homes.items():
-            away[kind] += size if home == "disk" else 0
-    moments = away["exp_avg"] + away["exp_avg_sq"]
-    read = 2 * work.micro_batches * away["parameters"] + moments + work.micro_batches * away["gradients"]
-    written = away["parameters"] + moments + work.micro_batches * away["gradients"]
-    return read, written
+        values, moments, gradients = (
+            size * (homes[kind] == "disk") * times for kind, times in (("parameters", 1), ("exp_avg", 2), ("gradients", 1))
+        )
+        is_trained = any(unit.trained)
+        phases["forward"][0] += count * values
+        phases["backward"][0] += count * values * unit.is_block + (count - 1) * gradients
+        phases["backward"][1] += count * gradients
+        if not is_trained:
+            continue
+        # blocks that are not streamed have no turn to wait for
+        waits = memory.when == "deferred" and values
+        update = phases["forward" if waits else "backward" if memory.when == "in_backward" else "update"]
+        # in a slot for the forward, or for the backward
+        is_there = waits or (memory.when == "in_backward" and unit.is_block)
+        update[0] += moments + gradients + (0 if is_there else values)
+        update[1] += moments + values
+    if work.offloads_inputs:
+        inputs = _inputs(model, work)
+        phases["forward"][1] += inputs
+        phases["backward"][0] += inputs
+    return {name: (read, written) for name, (read, written) in phases.items() if read or written}
+
+
+def _inputs(model: ModelParts, work: Workload) -> int:
+    """Return the bytes of blocks' inputs that go to the disk in a step; the last ones stay in their buffers."""
+    chosen = sum(recomputed(work.recompute, len(model.blocks)))
+    return max(chosen - (INPUT_BUFFERS - 1), 0) * work.value_bytes * work.batch_tokens * model.hidden_size * work.micro_batches

@@ -27,8 +27,14 @@ def resolve(config: ParallelConfig, world: World, model: nn.Module) -> ParallelC
         model: Its size decides about `zero: auto`.
 
     Raises:
-        ConfigError: The axes do not multiply to the number of ranks, or contradict the ZeRO level.
+        ConfigError: The axes do not multiply to the number of ranks, or contradict the ZeRO level, or nobody has decided about
+            recomputation.
     """
+    if config.recompute == "auto":
+        raise ConfigError(
+            "parallel.recompute=auto is decided by a plan, which knows the rows of a batch (`modelzoo train` makes one); here use "
+            'none, blocks, selective, "first N" or "every N"'
+        )
     fixed = config.tensor * config.data_replicate
     shown = f"parallel.tensor={config.tensor} x parallel.data_replicate={config.data_replicate}"
     if world.world_size % fixed:

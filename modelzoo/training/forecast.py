@@ -11,12 +11,15 @@ import torch
 from modelzoo.config import RunSettings
 from modelzoo.errors import ConfigError
 from modelzoo.models.model import Model
-from modelzoo.plan import Plan, find_machine, plan_run, probe_products, read_parts
-from modelzoo.runtime import Report, World, readable_size
-from modelzoo.runtime.memory import resident_bytes
+from modelzoo.plan import Machine, Plan, find_machine, plan_run, probe_products, read_parts
+from modelzoo.runtime import Report, World, raise_together, readable_size
+from modelzoo.runtime.memory import free_bytes, resident_bytes
+from modelzoo.runtime.tiers.attach import AUTO_SHARE
+from modelzoo.training.attempt import attempt
+from modelzoo.training.reserve import SMALL_BYTES
 from modelzoo.training.step import Dataset
 
-__all__ = ["Outcome", "compare", "forecast"]
+__all__ = ["Outcome", "compare", "decide_recompute", "forecast", "planned_picture"]
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +67,71 @@ def forecast(settings: RunSettings, model: Model, dataset: Dataset, world: World
         world: The processes.
     """
     parts = read_parts(model)
-    machine = dataclasses.replace(find_machine("this"), program_bytes=resident_bytes() + LATER_BYTES)
+    machine = _this_machine()
     machine = probe_products(machine, hidden_size=min(parts.hidden_size, 1024), tokens=128, seconds=PROBE_S)
     try:
         return plan_run(settings, parts, machine, ranks=world.world_size, lengths=dataset.lengths)
     except ConfigError as error:  # the run itself says what does not fit
         log.info("no plan: %s", error)
         return None
+
+
+def decide_recompute(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> RunSettings:
+    """Return the settings with `parallel.recompute: auto` decided by what is free on rank 0; others as they are. Collective.
+
+    Args:
+        settings: Of the run.
+        model: On meta.
+        dataset: Whose lengths are known.
+        world: The processes.
+
+    Raises:
+        ConfigError: The layout does not fit the ranks.
+    """
+    if settings.parallel.recompute != "auto":
+        return settings
+    found, error = attempt(lambda: _chosen(settings, model, dataset, world)) if world.is_main else (None, None)
+    raise_together(world, error)
+    parallel = settings.parallel.model_copy(update={"recompute": world.broadcast(found)})
+    return settings.model_copy(update={"parallel": parallel})
+
+
+def _chosen(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> str:
+    machine = _this_machine()
+    room = int(AUTO_SHARE * free_bytes(world.device))
+    if machine.kind == "cuda":
+        machine = dataclasses.replace(machine, device_memory=room)
+    else:
+        program = machine.program_bytes + SMALL_BYTES
+        machine = dataclasses.replace(machine, host_memory=resident_bytes() + room, program_bytes=program)
+    return plan_run(settings, read_parts(model), machine, ranks=world.world_size, lengths=dataset.lengths).layout.recompute
+
+
+def _this_machine() -> Machine:
+    return dataclasses.replace(find_machine("this"), program_bytes=resident_bytes() + LATER_BYTES)
+
+
+def planned_picture(plan: Plan | None) -> dict[str, Any] | None:
+    """Return what a timeline begins with: bytes by tier, traffic and time of a step as planned.
+
+    Args:
+        plan: Of `forecast`.
+    """
+    if plan is None:
+        return None
+    return {
+        "step_s": plan.time.step,
+        "stall_s": plan.time.stall,
+        "tiers": {
+            tier: {
+                "budget_bytes": plan.budgets.get(tier) or None,
+                "peak_bytes": plan.memory.peak(tier),
+                "lines": {line.name: line.size_bytes for line in lines},
+            }
+            for tier, lines in plan.lines().items()
+        },
+        "traffic": {"disk>host": plan.traffic.disk_read, "host>disk": plan.traffic.disk_written},
+    }
 
 
 def compare(plan: Plan, found: Report, world: World) -> Outcome:

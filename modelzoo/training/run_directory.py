@@ -40,6 +40,7 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.final = path / "final"
         self.metrics = path / "metrics.jsonl"
+        self.timeline = path / "timeline.jsonl"
         self.log = path / "log.txt"
         self.resolved = path / "resolved.yaml"
         self.result = path / "result.json"

@@ -27,12 +27,12 @@ from modelzoo.runtime import (
     seed_everything,
 )
 from modelzoo.runtime.tiers import tiers_of
+from modelzoo.runtime.tiers.timeline import Timeline
 from modelzoo.training.adapting import base_fingerprint, describe_trained, load_for_run, skeleton_for_run, write_final
 from modelzoo.training.attempt import attempt
 from modelzoo.training.ending import record_ending, recorded_failure
 from modelzoo.training.evaluation import measure
-from modelzoo.training.forecast import forecast
-from modelzoo.training.forms import store_chat
+from modelzoo.training.forecast import decide_recompute, forecast, planned_picture
 from modelzoo.training.forms import store_chat
 from modelzoo.training.identity import deciding_settings, identity_of
 from modelzoo.training.job import Job
@@ -138,6 +138,7 @@ def _train_and_finish(
     world.enter("loading the model")
     # a new head is the same in every run and on every rank
     seed_everything(settings.train.seed)
+    settings = decide_recompute(settings, skeleton_for_run(settings, data.pretrained), data.train, world)
     reserved = 0
     if settings.memory.is_used:
         evaluated = data.evaluation.dataset.lengths if data.evaluation is not None else ()
@@ -151,6 +152,8 @@ def _train_and_finish(
         progress.note(f"memory   {tiers.describe()}")
     _say_start(progress, settings, data, model, world, directory)
     job = _job(settings, data, model, directory, plan, base_fingerprint(settings, data.pretrained.folder, world))
+    if tiers is not None and world.is_main:
+        Timeline(model, tiers, job.optimizer, directory.timeline, planned=planned_picture(plan))
     # dropout draws differ between shares of the data; on one process nothing depends on how many numbers the new head took
     seed_everything(settings.train.seed + 1 + world.data_rank)
     state = restore(job, world, progress)
@@ -223,8 +226,6 @@ def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, pro
     written = write_final(job.settings, job.model, directory.final)
     if written is not None:
         progress.note(written)
-    if data.train.form == "chat":
-        raise_together(world, attempt(lambda: store_chat(directory.final, job.settings) if world.is_main else None)[1])
     if data.train.form == "chat":
         raise_together(world, attempt(lambda: store_chat(directory.final, job.settings) if world.is_main else None)[1])
     test = measure(job.model, data.test, world) if data.test is not None else None

@@ -138,7 +138,11 @@ def test_a_budget_sends_values_to_disk_and_its_traffic_bounds_the_step(tmp_path:
     assert placement is not None
     assert plan.traffic.disk_read + plan.traffic.disk_written == pytest.approx(placement.moved_bytes, rel=0.1)
     assert plan.time.bound == "disk"
-    assert plan.time.step == pytest.approx(plan.traffic.disk_read / 1e9 + plan.traffic.disk_written / 5e8)
+    alone = plan.traffic.disk_read / 1e9 + plan.traffic.disk_written / 5e8
+    assert plan.time.seconds["disk"] == pytest.approx(alone)
+    # every phase waits for its first unit
+    assert alone < plan.time.step < 1.5 * alone
+    assert 0 < plan.time.stall < plan.time.step
 
 
 def test_a_budget_that_is_too_small_says_the_smallest_that_is_not(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Whole runs whose values are on disk: the same losses and weights as without tiers, stopped here and resumed there."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,20 +12,21 @@ from test_runs import StopAt, assert_same_end
 from tiny_runs import settings_for
 
 from modelzoo.errors import ConfigError
-from modelzoo.runtime.tiers import Placement, attach
+from modelzoo.runtime.tiers import Placement, attach, inputs
 from modelzoo.runtime.tiers.unit import KINDS
-from modelzoo.training import SilentProgress, resume, runs, train
+from modelzoo.training import SilentProgress, forecast, resume, runs, train
 
 
 @pytest.fixture
 def everything_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No budget that a process can hold would send a model of a few values to the disk."""
 
-    def place(sizes, **options):
-        homes = tuple(dict.fromkeys(KINDS, "disk") for _ in sizes)
-        return Placement(homes, 0, 16 * sum(unit.shard for unit in sizes), 0, 0)
+    monkeypatch.setattr(attach, "place_units", place_everything_on_disk)
 
-    monkeypatch.setattr(attach, "place_units", place)
+
+def place_everything_on_disk(sizes, **options):
+    homes = tuple(dict.fromkeys(KINDS, "disk") for _ in sizes)
+    return Placement(homes, 0, 16 * sum(unit.shard for unit in sizes), 0, 0)
 
 
 def memory_of(folder: Path, when: str = "deferred") -> dict[str, object]:
@@ -51,6 +55,79 @@ def test_a_run_is_stopped_on_one_home_and_resumed_on_the_other(tmp_path, first, 
     values["memory"] = json.loads(settings_for(tmp_path, **changes[then]).memory.model_dump_json())
     resolved.write_text(yaml.safe_dump(values))
     assert_same_end(whole, resume(stopped.folder, progress=SilentProgress()), 12)
+
+
+@pytest.mark.usefixtures("everything_on_disk")
+def test_a_run_with_tiers_leaves_a_timeline_with_its_plan(tmp_path):
+    result = train(settings_for(tmp_path, **memory_of(tmp_path)), progress=SilentProgress())
+    lines = [json.loads(line) for line in (result.folder / "timeline.jsonl").read_text().splitlines()]
+    assert lines[0]["kind"] == "plan"
+    assert lines[0]["tiers"]["host"]["peak_bytes"] > 0
+    assert lines[0]["step_s"] > 0
+    assert [line["step"] for line in lines if line["kind"] == "step"] == [1, 2, 3]
+    text = (result.folder / "report.txt").read_text()
+    assert "step 3   " in text
+    assert text.count("  fullest") == 1
+    assert not (train(settings_for(tmp_path), progress=SilentProgress()).folder / "timeline.jsonl").exists()
+
+
+@pytest.mark.usefixtures("everything_on_disk")
+def test_a_run_whose_activations_are_offloaded_ends_like_one_that_keeps_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "SMALLEST_BYTES", 1)
+    plain = train(settings_for(tmp_path), progress=SilentProgress())
+    changes = memory_of(tmp_path) | {"memory__activations": "offload", "parallel__recompute": "blocks"}
+    tiered = train(settings_for(tmp_path, **changes), progress=SilentProgress())
+    assert_same_end(plain, tiered, 12)
+    assert "inputs " in (tiered.folder / "report.txt").read_text()
+    assert not list((tmp_path / "swap").rglob("*.tier"))
+
+
+def test_recomputation_is_decided_by_what_is_free(tmp_path, monkeypatch):
+    plain = train(settings_for(tmp_path), progress=SilentProgress())
+    roomy = train(settings_for(tmp_path, parallel__recompute="auto"), progress=SilentProgress())
+    assert '"recompute": "none"' in (roomy.folder / "report.json").read_text()
+    monkeypatch.setattr(forecast, "free_bytes", lambda device: 0)
+    tight = train(settings_for(tmp_path, parallel__recompute="auto"), progress=SilentProgress())
+    assert '"recompute": "blocks"' in (tight.folder / "report.json").read_text()
+    for found in (roomy, tight):
+        assert_same_end(plain, found, 12)
+
+
+KILLED = """
+import os, signal, sys
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from test_runs_tiers import memory_of, place_everything_on_disk
+from tiny_runs import settings_for
+from modelzoo.runtime.tiers import attach
+from modelzoo.training import SilentProgress, train
+
+class Killed(SilentProgress):
+    def step(self, report):
+        if report.step == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+attach.place_units = place_everything_on_disk
+folder = Path({folder!r})
+train(settings_for(folder, checkpoint__every=4, **memory_of(folder)), progress=Killed())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("everything_on_disk")
+def test_a_run_with_tiers_that_was_killed_is_resumed_bit_for_bit(tmp_path):
+    whole = train(settings_for(tmp_path, checkpoint__every=4), progress=SilentProgress())
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    script = KILLED.format(paths=[path for path in sys.path if "tests" in path], folder=str(killed))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert list((killed / "swap").rglob("*.tier"))
+    run = next(path.parent for path in killed.rglob("resolved.yaml"))
+    found = resume(run, progress=SilentProgress())
+    assert found.stopped == "finished"
+    assert_same_end(whole, found, 12)
+    assert not list((killed / "swap").rglob("*.tier"))
 
 
 def test_a_budget_that_is_too_small_stops_a_run_before_it_trains(tmp_path, monkeypatch):
