@@ -14,7 +14,9 @@ from modelzoo import hub
 from modelzoo.config import RunSettings
 from modelzoo.data import TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
 from modelzoo.data.labels import LabelTable, collect_names
+from modelzoo.data.store import StoredDataset, is_store
 from modelzoo.data.tasks import Recipe, find_columns, task_spec
+from modelzoo.errors import ConfigError
 from modelzoo.models.auto import find_pretrained
 from modelzoo.models.model import Model
 from modelzoo.models.pretrained import Pretrained
@@ -100,8 +102,12 @@ def prepare(settings: RunSettings) -> Prepared:
 
 
 def _dataset(settings: RunSettings, split: str, rows: Rows, tokenizer: Tokenizer, model: Model) -> TokenizedDataset:
-    """Tokenize a split with the labels of the model."""
-    return TokenizedDataset.from_rows(rows, _recipe(settings, split, tokenizer, model), limits_of(model))
+    """Tokenize a split with the labels of the model, or cut a token store into samples."""
+    recipe, limits = _recipe(settings, split, tokenizer, model), limits_of(model)
+    file = getattr(settings.data, split)
+    if file is not None and is_store(file):
+        return StoredDataset(file, recipe, dataclasses.replace(limits, max_rows=settings.data.max_rows))
+    return TokenizedDataset.from_rows(rows, recipe, limits)
 
 
 def _recipe(settings: RunSettings, split: str, tokenizer: Tokenizer, model: Model) -> Recipe:
@@ -126,6 +132,11 @@ def _samples(
     """Return a split as it is evaluated."""
     wanted, writing = settings.evaluation.max_new_tokens, None
     if wanted is not None:
+        if not rows:
+            raise ConfigError(
+                f"evaluation.max_new_tokens={wanted}: data.{split} is a token store, which holds no prompts; add "
+                "evaluation.max_new_tokens=null, or give a file of rows"
+            )
         recipe = _recipe(settings, split, tokenizer, model)
         batch_tokens = settings.evaluation.batch_tokens
         writing = writing_set(rows, recipe, model, max_new_tokens=wanted, batch_tokens=batch_tokens)
@@ -160,11 +171,11 @@ def label_column(rows: Rows, task: str, columns: Mapping[str, str], source: str)
 
 
 def _read(settings: RunSettings, split: str) -> list[dict[str, Any]] | None:
-    """Return the rows of a split; None where the settings name none."""
+    """Return the rows of a split, none of which are in memory for a token store; None where the settings name none."""
     data = settings.data
     file = getattr(data, split)
     if file is not None:
-        return read_rows(file, max_rows=data.max_rows)
+        return [] if is_store(file) else read_rows(file, max_rows=data.max_rows)
     if data.name is None or split == "test":
         return None
     return read_rows(data.name, split="train" if split == "train" else "validation", max_rows=data.max_rows)
