@@ -1,13 +1,13 @@
 """Span corruption: a text with holes as input, and what stood in the holes as target (Raffel et al., 2020, T5, section 3.1.4).
 
-Lengths and places follow the reference code (`random_spans_noise_mask` of t5 and of transformers' FLAX example): the number of
-holes and of hidden tokens depends on the length alone, a text begins with tokens that are kept and ends with hidden ones, and
-targets end with the end token, without the further sentinel of the paper's figure. The draws are a pure function of
-(seed, epoch, row).
+Lengths are those of the reference code (`random_spans_noise_mask` of t5 and of transformers' FLAX example): the number of holes and
+of hidden tokens depends on the length alone, and targets end with the end token, without the further sentinel of the paper's
+figure. One difference: there a text begins with tokens that are kept and ends with hidden ones, which in a short text hides its end
+each time; here a hole may be anywhere. The draws are a pure function of (seed, epoch, row).
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +65,7 @@ def longest_text(limit: int, rule: SpanRule) -> int:
         return corrupted_lengths(count, rule)[0] <= limit and hole_lengths(count, rule)[1] <= len(rule.sentinel_ids)
 
     if not fits(2):
-        raise DataError(f"max_length={limit} leaves no room for a text with a hole; use at least 4")
+        raise DataError(f"max_length={limit} leaves no room for a text with a hole; use at least 3")
     count = 2
     while fits(count + 1):
         count += 1
@@ -82,21 +82,23 @@ def corrupt(ids: Sequence[int], rule: SpanRule, *, epoch: int, row: int) -> tupl
         row: Number of the text, from 0.
     """
     hidden, holes = hole_lengths(len(ids), rule)
-    raw = draw(rule.seed, epoch, _STREAM + row, count=len(ids))
-    kept_parts = _parts(len(ids) - hidden, holes, raw[:-hidden])
+    raw = draw(rule.seed, epoch, _STREAM + row, count=len(ids) + 1)
+    # before the first hole and after the last one there may be nothing
+    kept_parts = _parts(len(ids) - hidden + 2, holes + 1, raw[:-hidden])
+    kept_parts[0] -= 1
     hidden_parts = _parts(hidden, holes, raw[-hidden:])
     inputs: list[int] = []
     targets: list[int] = []
     start = 0
-    for sentinel, kept, gone in zip(rule.sentinel_ids[:holes], kept_parts, hidden_parts, strict=True):
+    for sentinel, kept, gone in zip(rule.sentinel_ids[:holes], kept_parts[:-1], hidden_parts, strict=True):
         inputs += [*ids[start : start + kept], sentinel]
         targets += [sentinel, *ids[start + kept : start + kept + gone]]
         start += kept + gone
-    return [*inputs, rule.end_id], [*targets, rule.end_id]
+    return [*inputs, *ids[start:], rule.end_id], [*targets, rule.end_id]
 
 
-def _parts(total: int, count: int, raw: np.ndarray) -> Iterator[int]:
-    """Yield the lengths of `count` parts of at least one token that add up to `total`; all ways to part are alike likely."""
+def _parts(total: int, count: int, raw: np.ndarray) -> list[int]:
+    """Return the lengths of `count` parts of at least one token that add up to `total`; all ways to part are alike likely."""
     ends = np.sort(np.argsort(raw[: total - 1], kind="stable")[: count - 1]) + 1
     edges = [0, *ends.tolist(), total]
-    return (after - before for before, after in itertools.pairwise(edges))
+    return [after - before for before, after in itertools.pairwise(edges)]
