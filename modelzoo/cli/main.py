@@ -18,13 +18,17 @@ from modelzoo.cli.console import Ended, say, say_error
 from modelzoo.cli.data_command import data_show
 from modelzoo.cli.demo import demo
 from modelzoo.cli.doctor import doctor
+from modelzoo.cli.export_command import export
 from modelzoo.cli.families import models
 from modelzoo.cli.generate_command import generate
+from modelzoo.cli.info_command import info
 from modelzoo.cli.plan_command import plan
+from modelzoo.cli.push_command import push
 from modelzoo.cli.run_commands import compare, plot, runs
 from modelzoo.cli.screen import Command, first_screen
 from modelzoo.cli.show_command import show
 from modelzoo.cli.slurm_command import slurm
+from modelzoo.cli.store_command import data_build
 from modelzoo.cli.training_commands import resume, train
 from modelzoo.cli.use_commands import evaluate, predict
 from modelzoo.errors import InputError, ModelZooError, closest
@@ -35,7 +39,15 @@ COMMANDS = (
     Command("start", recipes, "", "complete runs that ship with the project"),
     Command("", init, "RECIPE", "copy a recipe here to edit it"),
     Command("", demo, "[key=value ...]", "ten seconds on two cores, without network", takes_settings=True),
-    Command("look", data_show, "RECIPE", "tokens, loss mask, lengths, labels", takes_settings=True, name="data show"),
+    Command(
+        "look",
+        data_show,
+        line="modelzoo data show RECIPE | data build ..",
+        summary="tokens and loss mask; a store to pretrain on",
+        takes_settings=True,
+        name="data show",
+    ),
+    Command("", data_build, summary="texts tokenized once, read from disk", name="data build", is_named=False),
     Command("", plan, "RECIPE [key=value ...]", "memory, time, disk, and what would fit", takes_settings=True),
     Command("", check, "RECIPE [key=value ...]", "everything that can fail, before it costs", takes_settings=True),
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
@@ -48,16 +60,18 @@ COMMANDS = (
     Command(
         "",
         show,
-        "",
-        "one run or recipe, curves, two runs",
+        line="modelzoo show RUN | plot RUN.. | compare A B",
+        summary="one run or recipe; curves; two runs",
         takes_settings=True,
-        line="modelzoo show RUN | plot RUN.. | compare RUN RUN",
     ),
-    Command("", plot, "RUN...", "curves as text or picture", is_named=False),
-    Command("", compare, "RUN RUN", "what differs between two runs", is_named=False),
-    Command("models", models, "[NAME]", "families, their sizes and tasks"),
-    Command("", convert, "SRC DST", "a checkpoint to a plain Hugging Face folder"),
-    Command("", verify, "FOLDER", "logits and gradients against transformers"),
+    Command("", plot, summary="curves as text or picture", is_named=False),
+    Command("", compare, summary="what differs between two runs", is_named=False),
+    Command("", export, line="modelzoo export RUN DST | push RUN USER/NAME", summary="a result for others, verified; to the hub"),
+    Command("", push, summary="a result to the hub", is_named=False),
+    Command("models", info, line="modelzoo info MODEL | models [NAME]", summary="one model; all families, sizes and tasks"),
+    Command("", models, summary="families, their sizes and tasks", is_named=False),
+    Command("", convert, line="modelzoo convert SRC DST | verify FOLDER", summary="to a clean folder; logits against transformers"),
+    Command("", verify, summary="logits and gradients against transformers", is_named=False),
     Command("help", doctor, "", "versions and traps; what a setting means", line="modelzoo doctor | explain KEY"),
     Command("", explain, "[KEY]", "what a setting means", is_named=False),
 )
@@ -88,7 +102,7 @@ class _Group(TyperGroup):
 
 def build_app() -> typer.Typer:
     """Return the application with all commands."""
-    app = typer.Typer(cls=_Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app = typer.Typer(cls=_Group, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     @app.callback(invoke_without_command=True)
     def first(

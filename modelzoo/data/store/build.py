@@ -22,8 +22,8 @@ from modelzoo.errors import DataError, SaveError
 
 __all__ = ["BuildProgress", "StoreReport", "build_store"]
 
-PORTION = 1_000
-"""Documents that are tokenized together, and lost at most when a build is killed."""
+PORTION, PORTION_CHARACTERS = 1_000, 4_000_000
+"""Most documents that are tokenized together, which are lost when a build is killed; fewer when they are long."""
 LENGTHS, STATE = "lengths.bin", "state.json"
 PARTIAL = ".partial"
 
@@ -170,12 +170,22 @@ def _append(
             rows = iter(iterate_rows(paths[number]))
             for _ in islice(rows, state.rows):
                 pass
-            while portion := list(islice(rows, PORTION)):
+            while portion := _portion(rows, column):
                 _add(portion, state, ids, lengths, dtype, tokenizer, column, f"{paths[number]} from row {state.rows + 1}")
                 _save(partial, state, ids, lengths)
                 if progress is not None:
                     progress(BuildProgress(number + 1, len(paths), state.documents, state.tokens))
             state.file, state.rows = number + 1, 0
+
+
+def _portion(rows: Iterator[dict[str, Any]], column: str) -> list[dict[str, Any]]:
+    """Return the next rows, empty at the end; which ones depends on the rows alone."""
+    portion: list[dict[str, Any]] = []
+    characters = 0
+    while len(portion) < PORTION and characters < PORTION_CHARACTERS and (row := next(rows, None)) is not None:
+        portion.append(row)
+        characters += len(str(row.get(column, "")))
+    return portion
 
 
 def _add(
