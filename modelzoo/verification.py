@@ -37,6 +37,7 @@ class Verification:
         num_parameters: How many parameters were compared.
         missing: Weights of transformers' class that the folder lacks, by its names.
         unexpected: Weights in the folder that transformers' class does not use.
+        agreement: Share of places at which the largest logit of both is the same one, 0 to 1; None where there are no logits.
         tolerance: What the differences may reach, for outputs up to 1; for larger ones, this times their size. float32 keeps seven
             digits: where logits reach 17, transformers in float32 is 1.8e-5 away from transformers in float64.
     """
@@ -51,6 +52,7 @@ class Verification:
     num_parameters: int
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
+    agreement: float | None
     tolerance: float
 
     @property
@@ -121,6 +123,7 @@ def verify(
         num_parameters=count,
         missing=missing,
         unexpected=unexpected,
+        agreement=_agreement(our_output, their_output, mask),
         tolerance=tolerance,
     )
 
@@ -164,6 +167,9 @@ def verification_batch(model: Model, *, seed: int = 0) -> dict[str, Tensor]:
         batch["global_attention_mask"] = (torch.arange(length)[None, :] % 3 == 0).long() * mask
     if "decoder_input_ids" in takes and model.task == "base":
         batch["decoder_input_ids"] = batch["input_ids"].flip(0)
+    if model.task == "multiple_choice":
+        choices = {name: tensor.view(_ROWS // 2, 2, length) for name, tensor in batch.items()}
+        return choices | {"labels": torch.randint(0, 2, (_ROWS // 2,), generator=generator)}
     if model.task == "classification":
         batch["labels"] = torch.randint(0, values["num_labels"], (_ROWS,), generator=generator)
     elif model.task in ("token_classification", "masked_lm", "causal_lm", "seq2seq_lm"):
@@ -191,6 +197,15 @@ def compare_outputs(ours: ModelOutput, theirs: Any, mask: Tensor | None) -> dict
             distance = distance[mask.bool()]
         differences[name] = float(distance.max())
     return differences
+
+
+def _agreement(ours: ModelOutput, theirs: Any, mask: Tensor | None) -> float | None:
+    """Return the share of real places at which both have their largest logit at the same one."""
+    mine, reference = getattr(ours, "logits", None), getattr(theirs, "logits", None)
+    if mine is None or reference is None or mine.shape != reference.shape:
+        return None
+    equal = mine.argmax(-1) == reference.argmax(-1)
+    return float((equal[mask.bool()] if mask is not None and equal.shape == mask.shape else equal).float().mean())
 
 
 def _reference(folder: Path, ours: Model) -> tuple[nn.Module, tuple[str, ...], tuple[str, ...]]:

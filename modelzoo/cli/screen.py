@@ -25,8 +25,8 @@ class Command:
 
     group: str
     function: Callable[..., None]
-    usage: str
-    summary: str
+    usage: str = ""
+    summary: str = ""
     takes_settings: bool = False
     name: str = ""
     line: str = ""
@@ -58,6 +58,6 @@ def first_screen(version: str, commands: Sequence[Command]) -> str:
             "",
             columns(rows),
             "",
-            " modelzoo COMMAND --help says more; --debug after any command shows the traceback of an error",
+            " modelzoo COMMAND --help says more · --debug shows an error's traceback · --install-completion for your shell",
         ]
     )

@@ -1,0 +1,132 @@
+"""`modelzoo export`: a run's result as a new folder for others, with the proof in its card; and what can serve it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from modelzoo.cli.console import columns, say
+from modelzoo.cli.results import model_folder, quiet_transformers
+from modelzoo.errors import CheckpointError, ConfigError, SaveError
+
+__all__ = ["export"]
+
+CARD = "README.md"
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that is finished, or a folder in Hugging Face's form.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="New folder; an existing one is never touched.")],
+    to: Annotated[
+        Literal["hf", "peft", "merged"], typer.Option(help="The folder; of an adapter: peft, or merged into its base.")
+    ] = "hf",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare with transformers, and write the figures into the card.")
+    ] = False,
+) -> None:
+    """Write a run's result as a folder of its own: weights, tokenizer, card; say which programs take it.
+
+    modelzoo export runs/bert-boolq-001 my-boolq --verify
+
+    An adapter is exported as it is with --to peft, or with --to merged as a plain model, summed in float32.
+    """
+    source = _source(run)
+    is_adapter = (source / "adapter_config.json").is_file()
+    if is_adapter == (to == "hf"):
+        found, choice = ("an adapter", "--to peft or --to merged") if is_adapter else ("a plain model", "--to hf")
+        raise ConfigError(f"--to {to}: {source} is {found}; use {choice}")
+    if verify and to == "peft":
+        raise ConfigError("--verify compares with transformers, which loads no adapter by itself; use --to merged --verify")
+    _write(source, target, to)
+    if verify:
+        _verify(target)
+    config = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    from modelzoo.report.serving import served_by
+
+    architecture = str(next(iter(config.get("architectures") or []), ""))
+    rows = [["wrote", str(target)]]
+    if to != "peft":
+        rows += [["takes it", f"{server}: {use or 'no'}"] for server, use in served_by(architecture).items()]
+    rows.append(["next", f"modelzoo push {target} USER/NAME"])
+    say(columns(rows, indent=0, gap=4))
+
+
+def _source(run: str) -> Path:
+    """Return the folder of the result.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    path = Path(run)
+    if (path / "resolved.yaml").is_file() and not (path / "final").is_dir():
+        raise CheckpointError(f"{run}: the run is not finished, it has no final/; continue it with: modelzoo resume {run}")
+    source = path / "final" if (path / "final").is_dir() else Path(model_folder(run))
+    if not (source / "config.json").is_file():
+        raise CheckpointError(
+            f"{run}: expected a finished run or a folder with config.json; found {'neither' if path.exists() else 'nothing'}"
+        )
+    return source
+
+
+def _write(source: Path, target: Path, to: str) -> None:
+    """Write the folder, all of it or nothing.
+
+    Raises:
+        SaveError: The target is in use, or the disk is full or fails.
+    """
+    from modelzoo.hub.publish import published, require_space, require_target
+
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise SaveError(f"{target} exists already and is left as it is; choose another DST")
+    require_target(target, overwrite=False)
+    if to == "merged":
+        from modelzoo.models.adapted import write_merged
+
+        write_merged(source, target)
+    elif to == "peft":
+        from modelzoo.models.adapted import write_peft
+
+        write_peft(source, target)
+    else:
+        files = [path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")]
+        require_space(target, sum(path.stat().st_size for path in files))
+        try:
+            with published(target) as temporary:
+                for path in files:
+                    shutil.copy2(path, temporary / path.name)
+        except OSError as error:
+            raise SaveError(f"{target}: could not be written ({error.strerror or error}); nothing was left there") from error
+    if to != "hf" and (source / CARD).is_file() and not (target / CARD).is_file():
+        text = (source / CARD).read_text(encoding="utf-8")
+        (target / CARD).write_text(_merged_card(text) if to == "merged" else text, encoding="utf-8")
+
+
+def _merged_card(text: str) -> str:
+    """Return an adapter's card as that of the plain model that it became."""
+    imports = "from transformers import AutoTokenizer"
+    lines = [line for line in text.splitlines() if line != imports]
+    plain = "\n".join(lines).replace("library_name: peft", "library_name: transformers").replace("AutoPeftModel", "AutoModel")
+    return plain.replace("from peft import ", f"{imports}\nfrom transformers import ") + "\n"
+
+
+def _verify(target: Path) -> None:
+    """Compare with transformers, say it, and write it into the card.
+
+    Raises:
+        Exit: They differ; the exit code is 1.
+    """
+    from modelzoo.verification import verify
+
+    quiet_transformers()
+    found = verify(target, local_files_only=True)
+    differences = ", ".join(f"{name} {value:.1e}" for name, value in found.outputs.items())
+    same = "" if found.agreement is None else f"; the largest logit is the same one at {found.agreement:.2%} of the places"
+    text = f"{found.reference} of transformers against modelzoo on one batch in float32: largest difference {differences}{same}."
+    say(f"verified  {text}")
+    card = target / CARD
+    before = card.read_text(encoding="utf-8") if card.is_file() else f"# {target.name}\n"
+    card.write_text(f"{before.rstrip()}\n\n## Verified\n\n{text}\n", encoding="utf-8")
+    if not (found.is_equal and found.is_strict):
+        raise typer.Exit(1)
