@@ -11,7 +11,7 @@ from modelzoo.data import DataLimits, TokenizedDataset, Tokenizer, load_tokenize
 from modelzoo.data.store import IndexedTokens, StoredDataset, build_store
 from modelzoo.data.store import build as building
 from modelzoo.data.tasks import Recipe
-from modelzoo.errors import DataError, SaveError
+from modelzoo.errors import DataError
 
 TEXTS = [text for text in NASTY_TEXTS if text.strip()] + ["the cat sat on the mat " * count for count in (1, 2, 7, 30)]
 
@@ -101,7 +101,7 @@ def test_nothing_is_overwritten_or_mixed(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(building, "PORTION", 2)
     file = jsonl(tmp_path / "a.jsonl", TEXTS)
     (tmp_path / "mine").mkdir()
-    with pytest.raises(SaveError, match="expected a new folder"):
+    with pytest.raises(DataError, match="expected a new folder"):
         build_store([file], found["gpt2"], tmp_path / "mine")
     assert list((tmp_path / "mine").iterdir()) == []
     with pytest.raises(DataError, match=r"absent\.jsonl: expected a file"):
@@ -112,7 +112,7 @@ def test_nothing_is_overwritten_or_mixed(tmp_path: Path, monkeypatch: pytest.Mon
 
     with pytest.raises(KeyboardInterrupt):
         build_store([file], found["gpt2"], tmp_path / "store", progress=stop)
-    with pytest.raises(SaveError, match="unfinished build of other files, another tokenizer"):
+    with pytest.raises(DataError, match="unfinished build of other files, another tokenizer"):
         build_store([file], found["bert"], tmp_path / "store")
     build_store([file], found["gpt2"], tmp_path / "store")
     recipe = Recipe(task="causal_lm", tokenizer=found["roberta"], max_length=8, source="train")

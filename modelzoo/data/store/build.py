@@ -88,14 +88,15 @@ def build_store(
         progress: Hears of every portion.
 
     Raises:
-        DataError: If a source cannot be read, has no text in a row, or there is no token at all.
-        SaveError: If the folder exists, another build works on it, or something cannot be written.
+        DataError: If the folder exists or is half built of something else, a source cannot be read, has no text in a row, or there
+            is no token at all.
+        SaveError: If another process builds this store, or something cannot be written.
     """
     paths = [Path(source).expanduser() for source in sources]
     target = Path(folder)
     if target.exists():
         what = "is a finished store" if is_store(target) else "exists"
-        raise SaveError(f"{target}: expected a new folder, but it {what}; choose another one")
+        raise DataError(f"{target}: expected a new folder, but it {what}; choose another one")
     request = _request(paths, tokenizer, column)
     partial = target.with_name(target.name + PARTIAL)
     try:
@@ -148,7 +149,7 @@ def _read_state(partial: Path, request: str) -> _State:
         return _State(request)
     state = _State(**json.loads(path.read_text(encoding="utf-8")))
     if state.request != request:
-        raise SaveError(
+        raise DataError(
             f"{partial}: holds an unfinished build of other files, another tokenizer or another column; remove that folder, or "
             "choose another one"
         )
