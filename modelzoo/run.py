@@ -5,12 +5,15 @@ The commands `train`, `resume`, `eval`, `predict` and `plan` are these functions
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from modelzoo.config import RunSettings, change_settings, load_settings, resolve_settings
-from modelzoo.errors import CheckpointError, InputError
+from modelzoo.errors import CheckpointError, InputError, SaveError
+from modelzoo.hub.publish import published, require_space
+from modelzoo.models.adapted import write_merged
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.model import Model
 from modelzoo.training import Progress, RunResult, evaluate, predict
@@ -124,6 +127,8 @@ class Run:
     def export(self, folder: str | os.PathLike[str], *, verified: bool = False) -> Path:
         """Write the result as a plain Hugging Face folder elsewhere, and return it; an existing folder is never touched.
 
+        An adapter is put into the weights of its base.
+
         Args:
             folder: New.
             verified: Whether transformers then loads it and both are compared on one batch, in logits and gradients.
@@ -134,7 +139,10 @@ class Run:
             CheckpointError: transformers does not load it strictly, or differs from modelzoo by more than 1e-5.
         """
         target = Path(folder)
-        self.model().save_pretrained(target)
+        if (self.final / "adapter_config.json").is_file():
+            write_merged(self.final, target)
+        else:
+            _copy(self.final, target)
         if verified:
             found = verify(target, local_files_only=True)
             if not (found.is_equal and found.is_strict):
@@ -157,6 +165,24 @@ class Run:
         """
         resume_run(self.folder, progress=progress)
         return self
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy the files of a model's folder into a new one, all of them or none.
+
+    Raises:
+        SaveError: The target is in use, or the disk is full or fails.
+    """
+    if target.exists():
+        raise SaveError(f"{target} exists already and is left as it is; give another name")
+    files = [file for file in source.iterdir() if file.is_file() and not file.name.startswith(".")]
+    require_space(target, sum(file.stat().st_size for file in files))
+    try:
+        with published(target) as temporary:
+            for file in files:
+                shutil.copy2(file, temporary / file.name)
+    except OSError as error:
+        raise SaveError(f"{target}: could not be written ({error.strerror or error}); nothing was left there") from error
 
 
 def settings(recipe: str | os.PathLike[str] | RunSettings | None = None, **changes: object) -> RunSettings:

@@ -45,7 +45,7 @@ PARTS: dict[str, set[str]] = {
     "generation": {"layers", "models", "hub", "data", "errors"},
     "verification": {"models", "hub", "converters", "errors"},
     # what the command's training commands are in Python: settings, training and what is done with the result
-    "run": {"config", "models", "training", "verification", "errors"},
+    "run": {"config", "hub", "models", "training", "verification", "errors"},
     "cli": ANYTHING,
     "recipes": ANYTHING,
     "__init__": ANYTHING,

@@ -76,6 +76,19 @@ def test_an_exported_run_is_proved_and_nothing_is_overwritten(run: modelzoo.Run,
         run.export(folder)
 
 
+def test_an_adapter_is_exported_as_a_plain_model(tmp_path: Path) -> None:
+    adapter = {"method": "lora", "train_also": ["pooler"]}
+    run = modelzoo.train(
+        "demo", adapter=adapter, train={"max_steps": 1}, data={"max_rows": 16}, output={"folder": tmp_path / "runs"}
+    )
+    assert (run.final / "adapter_config.json").is_file()
+    folder = run.export(tmp_path / "out", verified=True)
+    assert not (folder / "adapter_config.json").exists()
+    rows = [{"question": "Did they rest well?", "passage": "Not a sound came through the walls."}]
+    [said], [expected] = modelzoo.predict(folder, rows), run.predict(rows)
+    assert said["probability"] == pytest.approx(expected["probability"], abs=1e-6)
+
+
 def test_an_unfinished_run_has_no_result(run: modelzoo.Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"resolved\.yaml"):
         modelzoo.Run(tmp_path)
