@@ -8,6 +8,11 @@ smallest with which it can be trained (`--share 0`; 1 is what everything would t
 before a block's next forward, with clipping, or in the backward, without. Blocks are computed again in the backward on all sides.
 The `plain` disk speed is that of reading and writing one file directly, 64 MiB at a time. Losses must be equal: all sides but
 `in_backward`, which does not clip, print the same ones. Run it under a kernel memory limit to see that the budget holds.
+
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python benchmarks/tiers.py ...
+
+lets glibc ask for large pages: with a budget every large tensor takes fresh pages, and clearing small ones is a fifth of the CPU
+time of a step.
 """
 
 import argparse
@@ -19,25 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import sides
-
-VOCABULARY = 8192
-
-
-def _config(options: argparse.Namespace) -> Any:
-    from modelzoo import GPT2Config
-
-    return GPT2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=options.hidden,
-        num_layers=options.layers,
-        num_heads=options.hidden // 64,
-        intermediate_size=4 * options.hidden,
-        max_positions=options.length,
-        hidden_dropout=0.0,
-        embedding_dropout=0.0,
-        attention_dropout=0.0,
-        pad_token_id=None,
-    )
+from benchmark_model import VOCABULARY, gpt_config, sizes_of_gpt
 
 
 def _train(options: argparse.Namespace, model: Any, optimizer: Any, *, clips: bool) -> sides.Figures:
@@ -72,7 +59,11 @@ def _memory(options: argparse.Namespace) -> sides.Figures:
 
     torch.manual_seed(0)
     with connect(device="cpu") as world:
-        model = prepare(GPT2.from_config(_config(options), "causal_lm"), world, ParallelConfig(recompute="blocks"))
+        model = prepare(
+            GPT2.from_config(gpt_config(options.hidden, options.layers, options.length), "causal_lm"),
+            world,
+            ParallelConfig(recompute="blocks"),
+        )
         return _train(options, model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True), clips=True)
 
 
@@ -89,7 +80,7 @@ def _tiers(options: argparse.Namespace, when: str) -> sides.Figures:
     with connect(device="cpu") as world, tempfile.TemporaryDirectory(dir=options.folder) as folder:
         memory = MemoryConfig.model_validate({"host": str(budget), "disk": {"path": folder}, "optimizer_update": when})
         lay_out = layout(world, ParallelConfig(recompute="blocks"), memory)
-        model = GPT2.from_config(_config(options), "causal_lm", lay_out=lay_out)
+        model = GPT2.from_config(gpt_config(options.hidden, options.layers, options.length), "causal_lm", lay_out=lay_out)
         tiers = tiers_of(model)
         assert tiers is not None
         try:
@@ -101,26 +92,16 @@ def _tiers(options: argparse.Namespace, when: str) -> sides.Figures:
 
 def _budget(options: argparse.Namespace, when: str) -> int:
     """Return bytes for the model between the smallest that works and what everything takes, by `--share`."""
-    from modelzoo import GPT2
-    from modelzoo.config import ParallelConfig
-    from modelzoo.runtime import connect, prepare
-    from modelzoo.runtime.tiers.attach import sizes_of
     from modelzoo.runtime.tiers.placement import place_units
 
-    with connect(device="cpu") as world:
-        import torch
-
-        with torch.device("meta"):
-            model = GPT2(_config(options), "causal_lm")
-        prepare(model, world, ParallelConfig(), for_tiers=True)
-        whole = place_units(
-            sizes_of(model),
-            budget_bytes=None,
-            has_disk=True,
-            slots=3,
-            how="plan",
-            when=when,  # type: ignore[arg-type]  # one of the three
-        )
+    whole = place_units(
+        sizes_of_gpt(options.hidden, options.layers, options.length),
+        budget_bytes=None,
+        has_disk=True,
+        slots=3,
+        how="plan",
+        when=when,  # type: ignore[arg-type]  # one of the three
+    )
     return int(whole.smallest_bytes + options.share * (whole.memory_bytes - whole.smallest_bytes))
 
 

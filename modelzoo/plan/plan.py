@@ -143,17 +143,17 @@ def plan_run(
         return _plan_settings(settings, model, machine, ranks, lengths)
     # The backward reaches the first blocks last, when all others have let go of their activations; so of two equal numbers of
     # blocks that are computed again the first ones make the lower peak.
-    fitting: list[Plan] = []
+    plans: list[Plan] = []
     count = len(model.blocks)
     for number in range(count + 1):
         how = "none" if not number else "blocks" if number == count else f"first {number}"
         parallel = settings.parallel.model_copy(update={"recompute": how})
         plan = _plan_settings(settings.model_copy(update={"parallel": parallel}), model, machine, ranks, lengths)
-        if not plan.memory_problems:
-            fitting.append(plan)
-            if not plan.memory.peak("disk"):
-                break  # more blocks would only take longer; with a disk tier they leave memory to states, which then do not move
-    return min(fitting, key=lambda each: each.time.step) if fitting else plan
+        plans.append(plan)
+        if not plan.memory_problems and not plan.memory.peak("disk"):
+            break  # more blocks would only take longer; with a disk tier they leave memory to states, which then do not move
+    fitting = [plan for plan in plans if not plan.memory_problems]
+    return min(fitting, key=lambda each: each.time.step) if fitting else min(plans, key=lambda each: each.smallest_bytes)
 
 
 def _plan_settings(settings: RunSettings, model: ModelParts, machine: Machine, ranks: int, lengths: Sequence[int] | None) -> Plan:

@@ -1,5 +1,6 @@
 """The lines of a plan: states by ZeRO level, the peak's moment, tiers, traffic and time, against formulas written naively."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -183,3 +184,55 @@ def test_zero_auto_cuts_parameters_where_states_are_large() -> None:
 def test_tiers_below_an_accelerator_are_said_not_to_be_built() -> None:
     plan = plan_run(settings(memory=MemoryConfig(device="4GiB").model_dump()), bert(), KNOWN["a100-80gb"])
     assert plan.problems == ("memory: tiers below an accelerator are not built yet; remove the section, or use more ranks",)
+
+
+def test_auto_recomputes_the_fewest_blocks_that_fit() -> None:
+    model = gpt(8, 512)
+    wanted = {"train": {"batch_size": 32}, "parallel": {"recompute": "auto"}}
+
+    def planned(recompute: str, room: int) -> Plan:
+        machine = dataclasses.replace(HOST, host_memory=room)
+        return plan_run(settings(**{**wanted, "parallel": {"recompute": recompute}}), model, machine)
+
+    peaks = [planned(f"first {count}" if count else "none", 2**40).peak_bytes for count in range(9)]
+    for room in (peaks[0], peaks[0] - 1, peaks[1], peaks[3], min(peaks)):
+        found = planned("auto", room)
+        fewest = next(count for count, peak in enumerate(peaks) if peak <= room)
+        assert found.fits
+        assert found.layout.recompute == (f"first {fewest}" if fewest else "none")
+    assert planned("auto", min(peaks) - 1).peak_bytes == min(peaks)
+    assert not planned("auto", min(peaks) - 1).fits
+
+
+def test_auto_beside_a_disk_takes_the_fastest_number(tmp_path: Path) -> None:
+    model = gpt(8, 512)
+    memory = {"host": "1300MiB", "disk": {"path": str(tmp_path)}}
+
+    def planned(recompute: str) -> Plan:
+        return plan_run(settings(memory=memory, train={"batch_size": 8}, parallel={"recompute": recompute}), model, HOST)
+
+    every = [planned(f"first {count}" if count else "none") for count in range(9)]
+    assert planned("auto").time.step == min(plan.time.step for plan in every if plan.fits)
+
+
+@pytest.mark.parametrize("when", ["step", "deferred", "in_backward"])
+def test_phases_of_the_disk_add_up_to_what_the_placement_moves(when: str, tmp_path: Path) -> None:
+    memory = {"host": "700MiB", "disk": {"path": str(tmp_path)}, "optimizer_update": when}
+    plan = plan_run(settings(memory=memory, train={"batch_size": 1, "clip_norm": None}), gpt(8, 512), HOST)
+    assert plan.memory.placement is not None
+    assert plan.traffic.disk_read + plan.traffic.disk_written == plan.memory.placement.moved_bytes
+    assert ("update" in plan.traffic.disk) == (when == "step")
+    assert plan.time.seconds["pages"] > 0
+
+
+def test_offloaded_inputs_leave_memory_and_are_moved(tmp_path: Path) -> None:
+    def planned(activations: str) -> Plan:
+        memory = {"host": "3GiB", "disk": {"path": str(tmp_path)}, "activations": activations}
+        changes = {"train": {"batch_size": 64}, "parallel": {"recompute": "blocks"}}
+        return plan_run(settings(memory=memory, **changes), gpt(24, 512), HOST)
+
+    kept, offloaded = planned("keep"), planned("offload")
+    size = 64 * 128 * 512 * 4
+    # the last block reads one token of a row, so that the peak is at the one before it; buffers take four
+    assert sizes(kept)["activations"] - sizes(offloaded)["activations"] == (23 - 4) * size
+    assert offloaded.traffic.disk["forward"][1] - kept.traffic.disk.get("forward", (0, 0))[1] == (24 - 2) * size

@@ -7,7 +7,7 @@ import torch
 from distributed import run_distributed
 from torch import nn
 
-from modelzoo.config.parallel import ParallelConfig
+from modelzoo.config.parallel import ParallelConfig, recomputed
 from modelzoo.errors import ConfigError
 from modelzoo.layers import AlibiBias, Attention, Embedding, FeedForward
 from modelzoo.runtime import World, axes, connect, find_units, prepare, prepared
@@ -65,9 +65,22 @@ def test_axes_that_do_not_fit_the_ranks_are_refused(monkeypatch, size, options, 
         resolved(monkeypatch, size, **options)
 
 
-@pytest.mark.parametrize("value", ["every 0", "every", "all", "every 1.5"])
+def test_recomputation_that_nobody_has_decided_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match=r"parallel.recompute=auto is decided by a plan, .*`modelzoo train` makes one"):
+        resolved(monkeypatch, 1, recompute="auto")
+
+
+def test_which_blocks_are_computed_again():
+    assert recomputed("none", 3) == recomputed("auto", 3) == (False, False, False)
+    assert recomputed("blocks", 2) == recomputed("selective", 2) == (True, True)
+    assert recomputed("first 2", 4) == (True, True, False, False)
+    assert recomputed("first 9", 2) == (True, True)
+    assert recomputed("every 2", 5) == (False, True, False, True, False)
+
+
+@pytest.mark.parametrize("value", ["every 0", "every", "all", "every 1.5", "first 0", "first"])
 def test_ways_to_recompute_that_do_not_exist_are_refused(value):
-    with pytest.raises(ValueError, match=re.escape(f'none, blocks, selective or "every N" with N >= 1, found {value!r}')):
+    with pytest.raises(ValueError, match=re.escape(f'blocks, selective, "first N" or "every N" with N >= 1, found {value!r}')):
         ParallelConfig(recompute=value)
 
 
