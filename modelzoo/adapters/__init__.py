@@ -1,6 +1,14 @@
 """A few trained values beside a frozen model: what they are, where they attach, their files in PEFT's form, and merging them."""
 
-from modelzoo.adapters.attach import adapter_of, add_adapter, initialize_adapter, is_adapter_name, remove_adapter, trained_parts
+from modelzoo.adapters.attach import (
+    adapter_of,
+    add_adapter,
+    initialize_adapter,
+    is_adapter_name,
+    low_rank_parts,
+    remove_adapter,
+    trained_parts,
+)
 from modelzoo.adapters.lora import LowRankMap, LowRankTable
 from modelzoo.adapters.merge import merge_adapter
 from modelzoo.adapters.peft_file import AdapterFile
@@ -22,6 +30,7 @@ __all__ = [
     "is_adapter_folder",
     "is_adapter_name",
     "load_adapter",
+    "low_rank_parts",
     "merge_adapter",
     "read_adapter",
     "remove_adapter",

@@ -25,7 +25,7 @@ __all__ = [
     "trained_parts",
 ]
 
-LABELLED = ("classification", "token_classification", "question_answering")
+LABELLED = ("classification", "token_classification", "question_answering", "multiple_choice")
 """Tasks whose head is of the data at hand, so that it is trained whole beside any adapter."""
 
 LowRank = LowRankMap | LowRankTable

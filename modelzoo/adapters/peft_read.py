@@ -105,8 +105,11 @@ def load_adapter(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     fill_from_file(model, file)
 
 
-def attach_file(model: nn.Module, file: AdapterFile) -> None:
+def attach_file(model: nn.Module, file: AdapterFile) -> frozenset[str]:
     """Give a model, which may be on meta, the places for an adapter's values, after looking at all of them.
+
+    Returns:
+        The names of the model's own tensors that the file holds.
 
     Raises:
         CheckpointError: As `load_adapter`.
@@ -124,14 +127,11 @@ def attach_file(model: nn.Module, file: AdapterFile) -> None:
     for name in plan.whole:
         model.get_parameter(name).requires_grad_(True)
     vars(model)["adapter_config"] = plan.config()
+    return frozenset(plan.whole)
 
 
-def fill_from_file(model: nn.Module, file: AdapterFile) -> frozenset[str]:
-    """Give the adapter and what was trained whole their values, on each rank its own part of them.
-
-    Returns:
-        The names of the model's own tensors that were filled.
-    """
+def fill_from_file(model: nn.Module, file: AdapterFile) -> None:
+    """Give the adapter and what was trained whole their values, on each rank its own part of them."""
     plan = Plan(model, file)
     for name, own in plan.values.items():
         for key, value in own.items():
@@ -143,4 +143,3 @@ def fill_from_file(model: nn.Module, file: AdapterFile) -> frozenset[str]:
             put_local(slot, name, value, whole=True)
         else:
             write_local(slot.tensor, value)
-    return frozenset(plan.whole)

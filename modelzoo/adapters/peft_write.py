@@ -39,8 +39,9 @@ TASK_TYPES = {
     "base": "FEATURE_EXTRACTION",
     "encoder": "FEATURE_EXTRACTION",
     "masked_lm": None,
+    "multiple_choice": None,
 }
-"""PEFT's word for each task; it has none for masked language models."""
+"""PEFT's word for each task; it has none for masked language models and for choices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Reading a checkpoint into a model: strict, tensor by tensor, each rank its own part."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -75,7 +75,7 @@ def load_weights(
     *,
     dtype: torch.dtype | Literal["auto"] = "auto",
     allow_pickle: bool = False,
-    new_head: bool = False,
+    new_head: bool | Collection[str] = False,
 ) -> LoadReport:
     """Load a model folder's weights into a model.
 
@@ -89,7 +89,8 @@ def load_weights(
         facts: What the model is.
         dtype: What plain tensors become; "auto": the file's, the widest when it has several. DTensors keep their own.
         allow_pickle: Read an old .bin file if there is nothing better.
-        new_head: Leave the file's head out even if it has one. A head of another task is left out by itself.
+        new_head: Leave the file's head out even if it has one, or the tensors of these names alone, which come from elsewhere. A
+            head of another task is left out by itself.
 
     Raises:
         CheckpointError: The files are broken, or do not fit the model, or hold NaN or infinity, or two names of one tensor hold
@@ -165,8 +166,10 @@ def _required(facts: ModelFacts) -> Mapping[str, str]:
     return {}
 
 
-def _fresh(facts: ModelFacts, new_head: bool) -> Mapping[str, str]:
+def _fresh(facts: ModelFacts, new_head: bool | Collection[str]) -> Mapping[str, str]:
     """Return the parts that are not read, with the reason: a head that is not of this model's task."""
+    if not isinstance(new_head, bool):
+        return dict.fromkeys(new_head, "trained since, and kept with the adapter")
     if new_head:
         return {"head.": "a new head was asked for"}
     saved_as = facts.converter.saved_as(facts.source or {})

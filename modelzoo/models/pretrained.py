@@ -83,13 +83,13 @@ class Pretrained(Generic[M]):
         """
         if lay_out is not None:
             model = self.skeleton()
-            if self.adapter is not None:
-                attach_file(cast(nn.Module, model), self.adapter)
+            trained = self._attach(model)
             lay_out(cast(nn.Module, model))
         else:
             with skip_initialization():
                 model = self.model_class(self.config, self.task)
             model.source_folder = self.folder
+            trained = self._attach(model)
         dtype: Any = self.dtype
         report = hub.load_weights(
             cast(nn.Module, model),
@@ -97,17 +97,19 @@ class Pretrained(Generic[M]):
             model.facts(),
             dtype=dtype,
             allow_pickle=self.allow_pickle,
-            new_head=self.has_new_head,
+            new_head=self.has_new_head if trained is None else trained,
         )
         model.init_weights(only=report.new)
         if self.adapter is not None:
-            if lay_out is None:
-                attach_file(cast(nn.Module, model), self.adapter)
-            filled = fill_from_file(cast(nn.Module, model), self.adapter)
-            report = dataclasses.replace(report, new=tuple(name for name in report.new if name not in filled))
+            fill_from_file(cast(nn.Module, model), self.adapter)
+            report = dataclasses.replace(report, new=tuple(name for name in report.new if name not in (trained or ())))
         model.load_report = report
         _LOG.info("%s", report)
         return model.eval()
+
+    def _attach(self, model: M) -> frozenset[str] | None:
+        """Attach the adapter and return the names of the model's tensors that its file holds; None without one."""
+        return None if self.adapter is None else attach_file(cast(nn.Module, model), self.adapter)
 
 
 def find_pretrained(
