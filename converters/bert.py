@@ -109,18 +109,18 @@ def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
     rules = encoder_rules("bert.")
     ignore = [_POSITION_IDS, _NEXT_SENTENCE]
     ties: tuple[Tied, ...] = ()
-    if task in ("base", "classification"):
+    if task in ("base", "classification", "multiple_choice"):
         rules += _POOLER
     else:
         ignore.append(_NO_POOLER)
     if task == "masked_lm":
         rules += _TIED_LM_HEAD if tied else _UNTIED_LM_HEAD
         ties = _TIED_LM_NAMES if tied else _UNTIED_LM_NAMES
-    elif task in ("classification", "token_classification"):
+    elif task in ("classification", "token_classification", "multiple_choice"):
         rules += modules("head.output", "classifier")
     elif task == "question_answering":
         rules += modules("head.output", "qa_outputs")
-    own = "classification" if task == "token_classification" else task
+    own = "classification" if task in ("token_classification", "multiple_choice") else task
     ignore += [entry for name, entry in _OTHER_HEADS.items() if name != own]
     prefix = Prefix("bert.", ("embeddings", "encoder", "pooler"), written=task != "base")
     return Mapping(rules, prefix, OLD_ENDINGS, tuple(ignore), ties)
@@ -135,6 +135,7 @@ BERT = FamilyConverter(
         "classification": "BertForSequenceClassification",
         "token_classification": "BertForTokenClassification",
         "question_answering": "BertForQuestionAnswering",
+        "multiple_choice": "BertForMultipleChoice",
     },
     also={"BertForPreTraining": "masked_lm"},
     mappings=_mapping,

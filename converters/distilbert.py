@@ -50,13 +50,14 @@ _LM_HEAD = (
 )
 _HEADS: dict[Task, tuple[Rule, ...]] = {
     "classification": (*modules("head.dense", "pre_classifier"), *modules("head.output", "classifier")),
+    "multiple_choice": (*modules("head.dense", "pre_classifier"), *modules("head.output", "classifier")),
     "token_classification": modules("head.output", "classifier"),
     "question_answering": modules("head.output", "qa_outputs"),
 }
 _OTHER_HEADS = {
     "vocab_": ("masked_lm",),
-    "pre_classifier.": ("classification",),
-    "classifier.": ("classification", "token_classification"),
+    "pre_classifier.": ("classification", "multiple_choice"),
+    "classifier.": ("classification", "token_classification", "multiple_choice"),
     "qa_outputs.": ("question_answering",),
 }
 _POSITION_IDS = Ignore("distilbert.embeddings.position_ids", "a constant buffer (0, 1, 2, ...) of old transformers")
@@ -88,6 +89,7 @@ DISTILBERT = FamilyConverter(
         "classification": "DistilBertForSequenceClassification",
         "token_classification": "DistilBertForTokenClassification",
         "question_answering": "DistilBertForQuestionAnswering",
+        "multiple_choice": "DistilBertForMultipleChoice",
     },
     mappings=_mapping,
     sizes={

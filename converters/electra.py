@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from modelzoo.converters.bert import ENCODER_REQUIREMENTS, ENCODER_SIZES, OLD_ENDINGS, encoder_fields, encoder_rules
-from modelzoo.converters.config_table import ConfigTable, Field, size
+from modelzoo.converters.config_table import ConfigTable, Field, Require, probability, size
 from modelzoo.converters.family import FamilyConverter, Task
 from modelzoo.converters.mapping import Ignore, Mapping, Prefix, Rule, Tied, modules
 
@@ -18,6 +18,14 @@ _FIELDS = (
         for field in encoder_fields(vocab_size=30522, pad_token_id=0)
     ),
     Field("embedding_size", "embedding_size", 128, size(2**17)),
+    Field("summary_dropout", "summary_last_dropout", 0.1, probability()),
+)
+
+_ONE_SUMMARY = "a choice is scored by gelu(W x) of its first token alone"
+_SUMMARY = (
+    Require("summary_type", ("first",), _ONE_SUMMARY, tasks=("multiple_choice",)),
+    Require("summary_use_proj", (True,), _ONE_SUMMARY, tasks=("multiple_choice",)),
+    Require("summary_activation", ("gelu",), _ONE_SUMMARY, tasks=("multiple_choice",)),
 )
 
 _RULES = (
@@ -32,12 +40,14 @@ _HEADS: dict[Task, tuple[Rule, ...]] = {
         Rule("head.bias", "generator_lm_head.bias"),
     ),
     "classification": (*modules("head.dense", "classifier.dense"), *modules("head.output", "classifier.out_proj")),
+    "multiple_choice": (*modules("head.dense", "sequence_summary.summary"), *modules("head.output", "classifier")),
     "token_classification": modules("head.output", "classifier"),
     "question_answering": modules("head.output", "qa_outputs"),
 }
 _OTHER_HEADS = {
     "generator_": ("masked_lm",),
-    "classifier.": ("classification", "token_classification"),
+    "classifier.": ("classification", "token_classification", "multiple_choice"),
+    "sequence_summary.": ("multiple_choice",),
     "qa_outputs.": ("question_answering",),
 }
 _IGNORED = (
@@ -60,13 +70,14 @@ def _mapping(task: Task, tied: bool, values: MappingABC[str, Any]) -> Mapping:
 
 ELECTRA = FamilyConverter(
     model_type="electra",
-    table=ConfigTable(_FIELDS, ENCODER_REQUIREMENTS),
+    table=ConfigTable(_FIELDS, (*ENCODER_REQUIREMENTS, *_SUMMARY)),
     architectures={
         "base": "ElectraModel",
         "masked_lm": "ElectraForMaskedLM",
         "classification": "ElectraForSequenceClassification",
         "token_classification": "ElectraForTokenClassification",
         "question_answering": "ElectraForQuestionAnswering",
+        "multiple_choice": "ElectraForMultipleChoice",
     },
     mappings=_mapping,
     sizes=ENCODER_SIZES

@@ -14,7 +14,15 @@ from modelzoo.errors import ConfigError
 __all__ = ["FamilyConverter", "Task", "size_problems"]
 
 Task = Literal[
-    "base", "encoder", "masked_lm", "causal_lm", "seq2seq_lm", "classification", "token_classification", "question_answering"
+    "base",
+    "encoder",
+    "masked_lm",
+    "causal_lm",
+    "seq2seq_lm",
+    "classification",
+    "token_classification",
+    "question_answering",
+    "multiple_choice",
 ]
 """What a model is for: its backbone alone, or with the head of that task."""
 
@@ -189,6 +197,8 @@ def size_problems(
     """
     lines = {}
     for pattern, fields in family.sizes.items():
+        if task == "multiple_choice" and pattern.startswith("head.output."):
+            continue
         rule = Rule(pattern, pattern)
         expected = tuple(values[name] for name in fields)
         for name, shape in shapes.items():
@@ -196,8 +206,10 @@ def size_problems(
                 stated = ", ".join(f"{field}={values[field]}" for field in fields)
                 lines[name] = f"{name}: expected shape {list(expected)} ({stated}), found {list(shape)}"
     field = "num_labels" if task in _LABELLED else "vocab_size"
+    count = 1 if task == "multiple_choice" else values[field]
+    stated = "one score a choice" if task == "multiple_choice" else f"{field}={count}"
     for name in (name for name in _OUTPUTS if name in shapes and name not in lines):
-        expected = (values[field], *shapes[name][1:])
+        expected = (count, *shapes[name][1:])
         if shapes[name] != expected:
-            lines[name] = f"{name}: expected shape {list(expected)} ({field}={values[field]}), found {list(shapes[name])}"
+            lines[name] = f"{name}: expected shape {list(expected)} ({stated}), found {list(shapes[name])}"
     return list(lines.values())

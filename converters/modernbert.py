@@ -178,6 +178,7 @@ MODERNBERT = FamilyConverter(
         "classification": "ModernBertForSequenceClassification",
         "token_classification": "ModernBertForTokenClassification",
         "question_answering": "ModernBertForQuestionAnswering",
+        "multiple_choice": "ModernBertForMultipleChoice",
     },
     mappings=_mapping,
     sizes={

@@ -44,7 +44,7 @@ def roberta_mappings(name: str, encoder: tuple[Rule, ...]) -> Callable[[Task, bo
         rules = encoder
         ignore = [Ignore(f"{name}.embeddings.position_ids", "a constant buffer (0, 1, 2, ...) of old transformers")]
         ties: tuple[Tied, ...] = ()
-        if task == "base":
+        if task in ("base", "multiple_choice"):
             rules += modules("pooler.dense", f"{name}.pooler.dense")
         else:
             ignore.append(Ignore(f"{name}.pooler.*", "transformers has no pooler for this task"))
@@ -53,11 +53,11 @@ def roberta_mappings(name: str, encoder: tuple[Rule, ...]) -> Callable[[Task, bo
             ties = tied_names if tied else _UNTIED_LM_NAMES
         elif task == "classification":
             rules += (*modules("head.dense", "classifier.dense"), *modules("head.output", "classifier.out_proj"))
-        elif task == "token_classification":
+        elif task in ("token_classification", "multiple_choice"):
             rules += modules("head.output", "classifier")
         elif task == "question_answering":
             rules += modules("head.output", "qa_outputs")
-        own = "classification" if task == "token_classification" else task
+        own = "classification" if task in ("token_classification", "multiple_choice") else task
         ignore += [entry for other, entry in _OTHER_HEADS.items() if other != own]
         prefix = Prefix(f"{name}.", ("embeddings", "encoder", "pooler"), written=task != "base")
         return Mapping(rules, prefix, OLD_ENDINGS, tuple(ignore), ties)
@@ -85,6 +85,7 @@ ROBERTA = FamilyConverter(
         "classification": "RobertaForSequenceClassification",
         "token_classification": "RobertaForTokenClassification",
         "question_answering": "RobertaForQuestionAnswering",
+        "multiple_choice": "RobertaForMultipleChoice",
     },
     mappings=roberta_mappings("roberta", encoder_rules("roberta.")),
     sizes=ENCODER_SIZES,

@@ -19,10 +19,10 @@ class BertConfig(SegmentedConfig):
 
 
 class Bert(EncoderModel):
-    """BERT for one of five tasks.
+    """BERT for one of six tasks.
 
-    Equal to transformers' `BertModel`, `BertForMaskedLM`, `BertForSequenceClassification`, `BertForTokenClassification` and
-    `BertForQuestionAnswering`, in logits and gradients, at every real token.
+    Equal to transformers' `BertModel`, `BertForMaskedLM`, `BertForSequenceClassification`, `BertForTokenClassification`,
+    `BertForQuestionAnswering` and `BertForMultipleChoice`, in logits and gradients, at every real token.
 
     Args:
         config: Sizes and options.
@@ -31,4 +31,4 @@ class Bert(EncoderModel):
 
     family = "bert"
     config_class = BertConfig
-    pooled_tasks: ClassVar[tuple[Task, ...]] = ("base", "classification")
+    pooled_tasks: ClassVar[tuple[Task, ...]] = ("base", "classification", "multiple_choice")

@@ -68,7 +68,8 @@ class DistilBert(UnsegmentedModel):
         """Return the head of a task; each has a dropout of its own."""
         assert isinstance(config, DistilBertConfig)
         size, labels = config.hidden_size, config.num_labels
-        if task == "classification":
+        if task in ("classification", "multiple_choice"):
+            labels = self.num_scores(config, task)
             return DenseHead(size, labels, dropout=config.head_dropout, activation_name="relu", drops_input=False)
         if task == "token_classification":
             return LinearHead(size, labels, dropout=config.hidden_dropout)

@@ -31,12 +31,16 @@ class ElectraConfig(SegmentedConfig):
     """Attention heads of a block."""
     intermediate_size: int = 1024
     """Width of the feed-forward network."""
+    summary_dropout: float = 0.1
+    """Before the score of a choice."""
 
     def __post_init__(self) -> None:
         """Check the values."""
         SegmentedConfig.__post_init__(self)
         if self.embedding_size < 1:
             raise ConfigError(f"embedding_size={self.embedding_size} must be at least 1")
+        if not 0 <= self.summary_dropout < 1:
+            raise ConfigError(f"summary_dropout={self.summary_dropout} must lie in 0 to 1, 1 excluded")
 
 
 class Electra(EncoderModel):
@@ -73,4 +77,6 @@ class Electra(EncoderModel):
             )
         if task == "classification":
             return DenseHead(config.hidden_size, config.num_labels, dropout=config.head_dropout, activation_name="gelu")
+        if task == "multiple_choice":
+            return DenseHead(config.hidden_size, 1, dropout=config.summary_dropout, activation_name="gelu", drops_input=False)
         return super().build_head(config, task)

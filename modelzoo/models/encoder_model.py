@@ -1,10 +1,12 @@
-"""What BERT and its relatives share: embeddings with a norm, a post-norm encoder, and heads for five tasks.
+"""What BERT and its relatives share: embeddings with a norm, a post-norm encoder, and heads for six tasks.
 
 A family's file says how it counts positions and which heads it has; the way through the model is written once, here.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from modelzoo.converters import Task
@@ -15,24 +17,31 @@ from modelzoo.models.heads import LinearHead, MaskedLmHead, Pooler
 from modelzoo.models.inputs import check_ids, check_length, check_shape
 from modelzoo.models.losses import IGNORED, cross_entropy
 from modelzoo.models.model import Model, ModelOutput
-from modelzoo.models.targets import require_label_kind, targets
+from modelzoo.models.targets import choice_targets, require_label_kind, targets
 
 __all__ = ["EncoderModel", "UnsegmentedModel"]
 
 
 class EncoderModel(Model):
-    """A bidirectional encoder with one of five heads.
+    """A bidirectional encoder with one of six heads.
 
     Padding is dropped at the door: blocks see real tokens alone. Hidden states at padding are zeros. The token that a classifier
     reads is the first real one of each row, whichever side the padding is on.
 
     Args:
         config: Of the family.
-        task: "base", "masked_lm", "classification", "token_classification" or "question_answering".
+        task: "base", "masked_lm", "classification", "token_classification", "question_answering" or "multiple_choice".
     """
 
     config: EncoderConfig
-    tasks: ClassVar[tuple[Task, ...]] = ("base", "masked_lm", "classification", "token_classification", "question_answering")
+    tasks: ClassVar[tuple[Task, ...]] = (
+        "base",
+        "masked_lm",
+        "classification",
+        "token_classification",
+        "question_answering",
+        "multiple_choice",
+    )
     pooled_tasks: ClassVar[tuple[Task, ...]]
     """The tasks whose model has a pooler."""
 
@@ -76,7 +85,14 @@ class EncoderModel(Model):
             )
         if task == "question_answering":
             return LinearHead(config.hidden_size, 2)
-        return None if task == "base" else LinearHead(config.hidden_size, config.num_labels, dropout=config.head_dropout)
+        if task == "base":
+            return None
+        return LinearHead(config.hidden_size, self.num_scores(config, task), dropout=config.head_dropout)
+
+    @staticmethod
+    def num_scores(config: EncoderConfig, task: Task) -> int:
+        """Return how many scores a head gives for what it reads: a label's each, a start and an end, or one for a choice."""
+        return {"question_answering": 2, "multiple_choice": 1}.get(task, config.num_labels)
 
     @property
     def max_length(self) -> int:
@@ -110,12 +126,13 @@ class EncoderModel(Model):
         """Run the model.
 
         Args:
-            input_ids: (B, T) int64 in [0, vocab_size).
+            input_ids: (B, T) int64 in [0, vocab_size). "multiple_choice": (B, C, T), and so are the next three, for C choices; one
+                without any token is no choice, and its score is the lowest float. Its (B, T) are scored one by one.
             attention_mask: (B, T), non-zero where there is a token; None when all are.
             token_type_ids: (B, T) int64 in [0, type_vocab_size); None for zeros.
             position_ids: (B, T) int64 positions, as Hugging Face counts them; None for the family's own count.
-            labels: "classification": (B,) int64; "token_classification" and "masked_lm": (B, T) int64; -100 is ignored, and so is
-                what stands at padding.
+            labels: "classification" and "multiple_choice": (B,) int64; "token_classification" and "masked_lm": (B, T) int64; -100 is
+                ignored, and so is what stands at padding.
             start_positions: "question_answering": (B,) int64 column of the answer's first token.
             end_positions: "question_answering": (B,) int64 column of its last token.
 
@@ -126,6 +143,9 @@ class EncoderModel(Model):
         Raises:
             DataError: An id, a type, a label or a length is out of range, or labels were given that the task does not take.
         """
+        if self.task == "multiple_choice" and input_ids.dim() == 3:
+            given = {"token_type_ids": token_type_ids, "position_ids": position_ids}
+            return self._choose(input_ids, attention_mask, labels, given)
         require_label_kind(self.task, labels, start_positions, end_positions)
         layout = self._layout(input_ids, attention_mask, token_type_ids, position_ids)
         segments = None if token_type_ids is None else layout.pack(token_type_ids)
@@ -142,7 +162,7 @@ class EncoderModel(Model):
         end_positions: Tensor | None,
     ) -> ModelOutput:
         """Go from embedded tokens to the task's output."""
-        if self.task == "classification":
+        if self.task in ("classification", "multiple_choice"):
             return self._classify(hidden, layout, labels)
         hidden = self.encoder(hidden, layout)
         if self.task == "base":
@@ -157,6 +177,26 @@ class EncoderModel(Model):
         if self.task == "question_answering":
             return answer_output(scores, layout, attention_mask, start_positions, end_positions)
         return self._scored(scores, labels, layout)
+
+    def _choose(
+        self, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None, given: Mapping[str, Tensor | None]
+    ) -> ModelOutput:
+        """Score (B, C, T) choices as B x C texts, and take a row's scores together."""
+        rows, choices = input_ids.shape[:2]
+        for name, tensor in {"attention_mask": attention_mask, **given}.items():
+            if tensor is not None:
+                check_shape(name, tensor, input_ids)
+        mask = None if attention_mask is None else attention_mask.flatten(0, 1)
+        flat = {name: tensor.flatten(0, 1) for name, tensor in given.items() if tensor is not None}
+        scores = self.forward(input_ids.flatten(0, 1), attention_mask=mask, **flat).logits
+        assert scores is not None
+        scores = scores.view(rows, choices)
+        absent = None if mask is None else ~mask.bool().any(1).view(rows, choices)
+        if absent is not None:
+            scores = scores.masked_fill(absent, torch.finfo(scores.dtype).min)
+        if labels is None:
+            return ModelOutput(logits=scores)
+        return ModelOutput(loss=cross_entropy(scores, choice_targets(labels, absent, rows, choices)), logits=scores)
 
     def _layout(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None, position_ids: Tensor | None

@@ -59,7 +59,7 @@ class LongformerConfig(RobertaConfig):
 
 
 class Longformer(Roberta):
-    """Longformer for one of five tasks.
+    """Longformer for one of six tasks.
 
     Equal to transformers' `Longformer...` classes, in logits and gradients, at every real token. Time and memory grow with tokens
     times window. The longest sequence has max_positions - pad_token_id - 1 tokens, and need not fill windows.
@@ -100,7 +100,8 @@ class Longformer(Roberta):
             start_positions: (B,) int64.
             end_positions: (B,) int64.
             global_attention_mask: (B, T), non-zero at tokens that see all and that all see. None for the task's own: the first
-                token for "classification", the tokens before the first sep_token_id for "question_answering", none for the rest.
+                token for "classification", the tokens before the first sep_token_id for "question_answering", all after the
+                token behind it for "multiple_choice", none for the rest.
 
         Returns:
             As `EncoderModel.forward`.
@@ -108,6 +109,9 @@ class Longformer(Roberta):
         Raises:
             DataError: As `EncoderModel.forward`, or a question has no end.
         """
+        if self.task == "multiple_choice" and input_ids.dim() == 3:
+            given = {"token_type_ids": token_type_ids, "position_ids": position_ids, "global_attention_mask": global_attention_mask}
+            return self._choose(input_ids, attention_mask, labels, given)
         require_label_kind(self.task, labels, start_positions, end_positions)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         layout = self._layout(input_ids, mask, token_type_ids, position_ids)
@@ -124,7 +128,7 @@ class Longformer(Roberta):
         real = mask.bool()
         if self.task == "classification":
             return real & (real.cumsum(1) == 1)
-        if self.task != "question_answering":
+        if self.task not in ("question_answering", "multiple_choice"):
             return torch.zeros_like(real)
         if self.config.sep_token_id is None:
             raise DataError("sep_token_id=None: the end of a question is not known; give global_attention_mask")
@@ -135,7 +139,10 @@ class Longformer(Roberta):
                 f"input_ids: row {int(endless.nonzero()[0])} has no sep_token_id={self.config.sep_token_id} to end its question; "
                 "put it between question and text, or give global_attention_mask"
             )
-        return real & (is_end.cumsum(1) == 0)
+        if self.task == "question_answering":
+            return real & (is_end.cumsum(1) == 0)
+        first = is_end.long().argmax(1, keepdim=True)
+        return real & (torch.arange(ids.shape[1], device=ids.device) > first + 1)
 
 
 def _block(config: LongformerConfig, width: int) -> TransformerBlock:

@@ -72,9 +72,7 @@ class ModernBert(UnsegmentedModel):
         assert isinstance(config, ModernBertConfig)
         if task == "base":
             return None
-        return (
-            _LmHead(config) if task == "masked_lm" else _LabelHead(config, 2 if task == "question_answering" else config.num_labels)
-        )
+        return _LmHead(config) if task == "masked_lm" else _LabelHead(config, self.num_scores(config, task))
 
     def _layout(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None, position_ids: Tensor | None

@@ -10,7 +10,7 @@ from modelzoo.converters import Task
 from modelzoo.errors import ConfigError
 from modelzoo.models.encoder_model import EncoderModel
 from modelzoo.models.encoder_parts import EncoderConfig, SegmentedConfig, TextEmbeddings
-from modelzoo.models.heads import DenseHead
+from modelzoo.models.heads import DenseHead, LinearHead
 from modelzoo.models.model import ModelConfig
 
 __all__ = ["Roberta", "RobertaConfig", "XlmRoberta", "XlmRobertaConfig"]
@@ -52,7 +52,7 @@ class XlmRobertaConfig(RobertaConfig):
 
 
 class Roberta(EncoderModel):
-    """RoBERTa for one of five tasks.
+    """RoBERTa for one of six tasks.
 
     Equal to transformers' `Roberta...` classes, in logits and gradients, at every real token. The longest sequence has
     max_positions - pad_token_id - 1 tokens.
@@ -64,7 +64,7 @@ class Roberta(EncoderModel):
 
     family = "roberta"
     config_class: ClassVar[type[ModelConfig]] = RobertaConfig
-    pooled_tasks: ClassVar[tuple[Task, ...]] = ("base",)
+    pooled_tasks: ClassVar[tuple[Task, ...]] = ("base", "multiple_choice")
 
     @property
     def position_offset(self) -> int:
@@ -93,11 +93,13 @@ class Roberta(EncoderModel):
     def build_head(self, config: EncoderConfig, task: Task) -> nn.Module | None:
         """Return the head of a task.
 
-        The classifier has a dense layer of its own in place of a pooler. The language-model head has gelu whatever the config's
-        activation is, as fairseq and transformers do.
+        The classifier has a dense layer of its own in place of a pooler; choices are scored from the pooler. The language-model
+        head has gelu whatever the config's activation is, as fairseq and transformers do.
         """
         if task == "classification":
             return DenseHead(config.hidden_size, config.num_labels, dropout=config.head_dropout)
+        if task == "multiple_choice":
+            return LinearHead(config.hidden_size, 1, dropout=config.hidden_dropout)
         return super().build_head(dataclasses.replace(config, activation="gelu"), task)
 
 

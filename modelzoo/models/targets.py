@@ -9,7 +9,7 @@ from modelzoo.layers import Layout
 from modelzoo.models.inputs import check_labels
 from modelzoo.models.losses import IGNORED
 
-__all__ = ["require_label_kind", "span_targets", "targets"]
+__all__ = ["choice_targets", "require_label_kind", "span_targets", "targets"]
 
 
 def require_label_kind(task: Task, labels: Tensor | None, starts: Tensor | None, ends: Tensor | None) -> None:
@@ -50,6 +50,29 @@ def targets(labels: Tensor, layout: Layout, shape: tuple[int, ...], num_labels: 
     if real is None:
         return labels.long()
     return labels.long().masked_fill(~(real if labels.dim() == 2 else real.any(1)), IGNORED)
+
+
+def choice_targets(labels: Tensor, absent: Tensor | None, rows: int, choices: int) -> Tensor:
+    """Return the right choices of rows, with -100 at rows without any choice.
+
+    Args:
+        labels: (B,) int, number of the right choice, or -100.
+        absent: (B, C) bool, True where there is no choice; None when there are all.
+        rows: B.
+        choices: C.
+
+    Raises:
+        DataError: The shape is another, or a label is no choice of its row.
+    """
+    check_labels("labels", labels, (rows,), choices)
+    if absent is None:
+        return labels.long()
+    wanted = labels.long().masked_fill(absent.all(1), IGNORED)
+    wrong = (wanted != IGNORED) & absent.gather(1, wanted.clamp(min=0).unsqueeze(1)).squeeze(1)
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise DataError(f"labels: row {row}: choice {int(wanted[row])} has no token; give the number of a choice that is there")
+    return wanted
 
 
 def span_targets(name: str, positions: Tensor, layout: Layout) -> Tensor:

@@ -34,7 +34,10 @@ def run(model: Model, ids: Tensor, **options: Any) -> ModelOutput:
     """Run a model on ids, with a decoder's own ids where it needs them."""
     if "decoder_input_ids" in inspect.signature(model.forward).parameters and model.task in ("base", "seq2seq_lm"):
         options["decoder_input_ids"] = torch.tensor([[3, 4, 5]]).expand(len(ids), -1)
-    if "global_attention_mask" in inspect.signature(model.forward).parameters and model.task == "question_answering":
+    if "global_attention_mask" in inspect.signature(model.forward).parameters and model.task in (
+        "question_answering",
+        "multiple_choice",
+    ):
         options["global_attention_mask"] = torch.zeros_like(ids)  # else it is found by separators, which these texts lack
     output: ModelOutput = model(ids, **options)
     return output

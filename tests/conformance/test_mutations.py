@@ -30,6 +30,7 @@ UNSEEN = {
     "decoder_start_token_id": "only without decoder_input_ids",
     "eos_token_id": "only for T5's classifier and for writing",
     "classifier_dropout": "training",
+    "summary_dropout": "training",
     "hidden_dropout": "training",
     "embedding_dropout": "training",
     "attention_dropout": "training",

@@ -297,8 +297,8 @@ def test_an_unknown_task_is_refused_with_the_known_ones(family: str) -> None:
 
 def test_an_unknown_architecture_asks_for_the_task() -> None:
     converter = converter_for("bert")
-    with pytest.raises(ConfigError, match=r"BertForMultipleChoice\. Say what the model is for: task= one of base"):
-        converter.default_task({"architectures": ["BertForMultipleChoice"]})
+    with pytest.raises(ConfigError, match=r"BertForNextSentencePrediction\. Say what the model is for: task= one of base"):
+        converter.default_task({"architectures": ["BertForNextSentencePrediction"]})
     assert converter.default_task({"architectures": ["BertForPreTraining"]}) == "masked_lm"
     assert converter.default_task({}) == "base"
     with pytest.raises(ConfigError, match="architectures: expected a list of class names or null, found 'BertModel'"):
