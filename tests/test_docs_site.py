@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("mkdocs", "material", "mkdocstrings")
-PACKAGES = ("config", "data", "generation", "hub", "layers", "plan", "runtime", "training")
+PACKAGES = ("adapters", "config", "data", "errors", "generation", "hub", "layers", "plan", "runtime", "training", "verification")
 
 missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed: pip install 'modelzoo-hub[docs]'")

@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PACKAGES = (
+REFERENCE = (
     "modelzoo",
     "modelzoo.config",
     "modelzoo.data",
@@ -24,6 +24,10 @@ PACKAGES = (
     "modelzoo.training",
     "modelzoo.plan",
     "modelzoo.generation",
+    "modelzoo.adapters",
+    "modelzoo.models.model",
+    "modelzoo.verification",
+    "modelzoo.errors",
 )
 TOP_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 WIDE = ".md-grid { max-width: 80rem; }  /* lines of code of a hundred characters */\n"
@@ -37,7 +41,7 @@ def on_config(config: Any) -> Any:
     for entry in config.nav:
         [(title, items)] = entry.items()
         if items == "api/":
-            items = [f"api/{name}.md" for name in PACKAGES]
+            items = [f"api/{name}.md" for name in REFERENCE]
         items = [item for item in items if not _is_missing(item)]
         named |= {item if isinstance(item, str) else next(iter(item.values())) for item in items}
         nav.append({title: items})
@@ -51,7 +55,7 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made from other files."""
-    for name in PACKAGES:
+    for name in REFERENCE:
         files.append(File.generated(config, f"api/{name}.md", content=reference(name)))
     for name in recipe_names():
         files.append(File.generated(config, f"recipes/{name}.md", content=(ROOT / "recipes" / name / "README.md").read_text()))
@@ -88,9 +92,10 @@ def page_of(file: Path) -> str | None:
 
 
 def reference(package: str) -> str:
-    """Return the page of a package: its docstring's first line, and every name of its `__all__`."""
-    folder = ROOT.joinpath(*package.split(".")[1:]) if package == "modelzoo.layers" else ROOT.joinpath(*package.split("."))
-    tree = ast.parse((folder / "__init__.py").read_text())
+    """Return the page of a package or module: its docstring's first lines, and every name of its `__all__`."""
+    place = ROOT.joinpath("layers" if package == "modelzoo.layers" else package.replace(".", "/"))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    tree = ast.parse(file.read_text())
     summary = (ast.get_docstring(tree) or "").split("\n\n")[0]
     blocks = [f"::: {package}.{name}" for name in public_names(tree)]
     return "\n\n".join([f"# {package}", summary, *blocks]) + "\n"
