@@ -55,7 +55,9 @@ class PackedMap:
     def __init__(self, maps: Sequence[Linear | Embedding], num_rows: int, packing: Packing) -> None:
         self._maps, self._num_rows, self._packing = maps, num_rows, packing
         # The dicts of the modules, because asking a module for a parameter takes ten times as long.
-        self._known = [(each._parameters, name, value, value._version) for each in maps for name, value in each.named_parameters()]
+        self._known = [
+            (each._parameters, name, value, value._version) for each in maps for name, value in each.named_parameters(recurse=False)
+        ]
         self._width = maps[0].weight.shape[1]
         first = maps[0]
         self._scale = first.scale if isinstance(first, Linear) else 1.0

@@ -80,10 +80,13 @@ def _on_packed_weights(module: nn.Module, plain: Callable[..., Any], num_rows: i
         return row_norm(module, plain) if is_plain(module.weight) else None
     if not can_be_packed(module):
         return None
-    packed = PackedMap([cast(Linear | Embedding, module)], num_rows, packing)
+    layer = cast(Linear | Embedding, module)
+    packed = PackedMap([layer], num_rows, packing)
 
     def mapped(hidden: Tensor) -> Tensor:
-        return packed(hidden) if packed.fits(hidden) else cast(Tensor, plain(hidden))
+        if not packed.fits(hidden):
+            return cast(Tensor, plain(hidden))
+        return _changed(layer, hidden, packed(hidden)) if isinstance(layer, Linear) else packed(hidden)
 
     return mapped
 
@@ -95,7 +98,10 @@ def _attention_maps(
     sizes = [each.out_features for each in maps]
 
     def project(hidden: Tensor, source: Tensor) -> tuple[Tensor, ...]:
-        return packed(hidden).split(sizes, dim=-1) if source is hidden and packed.fits(hidden) else plain(hidden, source)
+        if source is not hidden or not packed.fits(hidden):
+            return plain(hidden, source)
+        mapped = packed(hidden).split(sizes, dim=-1)
+        return tuple(_changed(each, hidden, part) for each, part in zip(maps, mapped, strict=True))
 
     return project
 
@@ -109,9 +115,14 @@ def _feed_forward_maps(
         if not packed.fits(hidden):
             return plain(hidden)
         gate, up = packed(hidden).chunk(2, dim=-1)
-        return gate, up
+        return _changed(maps[0], hidden, gate), _changed(maps[1], hidden, up)
 
     return project
+
+
+def _changed(linear: Linear, hidden: Tensor, mapped: Tensor) -> Tensor:
+    """Return what a map's adapter, if it has one, makes of its output."""
+    return mapped if linear.adapter is None else linear.adapter(hidden, mapped, linear)
 
 
 def _belong_together(maps: Sequence[nn.Module]) -> bool:

@@ -206,6 +206,10 @@ def _split_parameters(model: nn.Module) -> set[int]:
         kind = getattr(module, "tensor_split", None)
         if kind is None:
             continue
+        attached = [child for child in module.children() if hasattr(child, "tensor_parts")]
+        for part in attached if isinstance(kind, str) else ():
+            cut = getattr(part, "tensor_parts").get(kind, {})  # noqa: B009  # a declaration that `nn.Module` does not know
+            found.update(id(parameter) for name, parameter in part.named_parameters(recurse=False) if name in cut)
         for name, parameter in module.named_parameters(recurse=False):
             if name == "weight" or kind in ("column", "vocabulary") or not isinstance(kind, str):
                 found.add(id(parameter))

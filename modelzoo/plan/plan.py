@@ -177,6 +177,7 @@ def _plan_settings(settings: RunSettings, model: ModelParts, machine: Machine, r
         memory=settings.memory,
         evaluation_tokens=settings.evaluation.batch_tokens if has_evaluation else 0,
         kept_states=states,
+        final_values=model.trained if settings.adapter.is_low_rank else model.numel,
     )
 
 
@@ -190,6 +191,7 @@ def plan_workload(
     memory: MemoryConfig | None = None,
     evaluation_tokens: int = 0,
     kept_states: int = 3,
+    final_values: int | None = None,
 ) -> Plan:
     """Plan a rank's work, of a recipe or of any other program that computes in the same way.
 
@@ -201,9 +203,11 @@ def plan_workload(
         ranks: Processes.
         memory: Budgets of the tiers.
         evaluation_tokens: Of one evaluation forward; 0 for none.
-        kept_states: Training states that are on disk at a time.
+        kept_states: Training states that are on disk at a time; a frozen base is not part of them.
+        final_values: Values that the run writes at its end; None for the whole model.
     """
     cut = cut_of(layout)
+    final = model.numel if final_values is None else final_values
     held = plan_memory(model, work, cut, memory or MemoryConfig(), machine, evaluation_tokens=evaluation_tokens)
     traffic = plan_traffic(model, work, cut, held)
     return Plan(
@@ -215,8 +219,8 @@ def plan_workload(
         memory=held,
         traffic=traffic,
         time=plan_time(model, work, cut, traffic, held, machine),
-        checkpoint_bytes=kept_states * (4 * model.numel + 8 * model.trained) + 4 * model.numel,
-        checkpoint_how=f"{kept_states} states x {model.numel:,} x 12 bytes, and the final model x 4",
+        checkpoint_bytes=12 * kept_states * model.trained + 4 * final,
+        checkpoint_how=f"{kept_states} states x {model.trained:,} x 12 bytes, and {final:,} x 4 at the end",
         budget_bytes=machine.budget,
     )
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from modelzoo.adapters import add_adapter
 from modelzoo.config import RunSettings
 from modelzoo.converters import Task
 from modelzoo.plan.alternatives import Alternative, find_alternatives
@@ -85,14 +86,15 @@ def plan_training(
     """
     labels = settings.data.label_names
     is_classifier = settings.model.task in ("classification", "token_classification")
-    model = read_parts(
-        skeleton(
-            settings.model.name,
-            task=task or settings.model.task,
-            num_labels=len(labels) if labels and is_classifier and task is None else None,
-            dropout=settings.model.dropout,
-        )
+    built = skeleton(
+        settings.model.name,
+        task=task or settings.model.task,
+        num_labels=len(labels) if labels and is_classifier and task is None else None,
+        dropout=settings.model.dropout,
     )
+    if settings.adapter.is_used:
+        add_adapter(built, settings.adapter)
+    model = read_parts(built)
     where = find_machine(machine) if isinstance(machine, str) else machine
     found = plan_run(settings, model, where, ranks=ranks or settings.parallel.ranks or 1)
     return TrainingPlan(found, tuple(find_alternatives(settings, model, where, found)), settings.recipe)
