@@ -29,7 +29,6 @@ ADVICE: dict[str, str] = {
     "output_dir": "use output.folder=FOLDER (of all runs) and output.name=NAME",
     "per_device_eval_batch_size": "use evaluation.batch_tokens=TOKENS of one forward",
     "packing": "padding is never computed, so short rows cost what they hold; use train.batch_tokens=TOKENS",
-    "report_to": "every run writes metrics.jsonl; remove it",
     "predict_with_generate": "use evaluation.max_new_tokens=TOKENS",
     "resume_from_checkpoint": "use `modelzoo resume RUN`",
     "source_prefix": 'write it into data.columns.source="summarize: {document}"',

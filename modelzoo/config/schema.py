@@ -63,6 +63,13 @@ def _check_warmup(value: float) -> float:
     return int(value) if value >= 1 or value == 0 else value
 
 
+def _as_names(value: Any) -> Any:
+    """Return a name alone as the one of a list; "none" and null are no name."""
+    if value in (None, "none"):
+        return ()
+    return (value,) if isinstance(value, str) else _as_tuple(value)
+
+
 def _as_tuple(value: Any) -> Any:
     """Return a YAML list as the tuple that the field holds."""
     return tuple(value) if isinstance(value, list) else value
@@ -227,6 +234,12 @@ class OutputSettings(Section):
     """Name of the run; null is the recipe's name."""
     log_every_s: Annotated[float, Field(gt=0), Key("seconds")] = 60.0
     """Time between two progress lines where the output is not a terminal."""
+    trackers: Annotated[
+        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
+        BeforeValidator(_as_names),
+        Key("", ("report_to",), "a list of tensorboard, wandb, trackio"),
+    ] = ()
+    """Which services are told the numbers besides metrics.jsonl; a missing package or key is one warning."""
 
 
 class RuntimeSettings(Section):

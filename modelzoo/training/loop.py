@@ -216,6 +216,7 @@ class Loop:
                 wait_share=pace.wait_share,
                 memory_bytes=memory_bytes(self.world.device),
                 eta_s=pace.eta_s(state.step, evaluations_left),
+                tokens=state.tokens,
             )
         )
 

@@ -46,6 +46,8 @@ class StepReport:
     """In use by this process: on the accelerator if there is one, else resident."""
     eta_s: float
     """Seconds to the end of the whole run, evaluations included."""
+    tokens: int = 0
+    """Real tokens over all ranks since the beginning of the run."""
 
 
 class Progress(Protocol):

@@ -49,6 +49,7 @@ from modelzoo.training.result import RunResult
 from modelzoo.training.run_directory import RunDirectory
 from modelzoo.training.run_log import run_log
 from modelzoo.training.signals import StopSignals
+from modelzoo.training.trackers import track
 
 __all__ = ["resume", "train"]
 
@@ -107,7 +108,8 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
         if world.is_main:
             stack.enter_context(run_log(directory.log))
             stack.enter_context(recorded_failure(directory))
-        progress = (progress or choose_progress(settings.output.log_every_s)) if world.is_main else SilentProgress()
+        shown = progress or choose_progress(settings.output.log_every_s)
+        progress = track(shown, settings, directory.path) if world.is_main else SilentProgress()
         stack.callback(progress.close)
         if is_new:
             _, error = attempt(lambda: directory.describe(settings, data.data, world, recipe_file)) if world.is_main else (0, None)

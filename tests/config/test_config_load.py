@@ -160,7 +160,7 @@ def test_hugging_face_names_are_translated_and_said(word: str, path: str, value:
             "causal_lm, seq2seq_lm; found 'translation'",
         ),
         ("data.label_names=[true,false]", "found true; put it in quotes"),
-        ("output=3", "output: expected a mapping with folder, name, log_every_s; found 3"),
+        ("output=3", "output: expected a mapping with folder, name, log_every_s, trackers; found 3"),
         ("output.name=../x", "output.name: expected a plain file name or null; found '../x'"),
         ("recipe=a/b", "recipe: expected a plain file name; found 'a/b'"),
         ("data.columns={text: [a", "put it in quotes"),
