@@ -59,10 +59,10 @@ def _show_run(run: "RunFiles", *, as_json: bool) -> None:
 
     summary, known = summarize(run), findings(run)
     files = {name: str(run.folder / name) for name in FILES if (run.folder / name).exists()}
-    at_best = next((record["evaluation"] for record in run.evaluations if record["step"] == summary.best_step), {})
+    at_best = run.evaluation_at(summary.best_step)
     test = numbers(run.result.get("test"))
     if as_json:
-        more = {"best_evaluation": numbers(at_best), "test": test, "files": files}
+        more = {"best_evaluation": at_best, "test": test, "files": files}
         say_json({**summary.to_json(), **more, "findings": [finding._asdict() for finding in known], "settings": run.settings})
         return
     total = f" of {summary.total_steps}" if summary.total_steps else ""
@@ -73,7 +73,7 @@ def _show_run(run: "RunFiles", *, as_json: bool) -> None:
     ]
     if losses := [record["loss"] for record in run.steps]:
         rows.append(["loss", f"{losses[0]:.4f} to {losses[-1]:.4f}  {sparkline(losses, 40)}"])
-    for name, values, where in (("best", numbers(at_best), f"step {summary.best_step}"), ("test", test, "kept weights")):
+    for name, values, where in (("best", at_best, f"step {summary.best_step}"), ("test", test, "kept weights")):
         if values:
             rows.append([name, f"{_metrics(values)}  ({where})"])
     plan = numbers(run.measured.get("plan"))

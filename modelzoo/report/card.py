@@ -180,8 +180,7 @@ def _metrics(run: RunFiles) -> dict[str, tuple[str, float]]:
     if test := numbers(run.result.get("test")):
         return {name: ("test", value) for name, value in test.items()}
     kept = summarize(run).best_step if _keeps_best(run) else run.step
-    found = next((record["evaluation"] for record in run.evaluations if record["step"] == kept), {})
-    return {name: ("validation", value) for name, value in numbers(found).items()}
+    return {name: ("validation", value) for name, value in run.evaluation_at(kept).items()}
 
 
 def _keeps_best(run: RunFiles) -> bool:

@@ -74,11 +74,10 @@ def _same_data(first: RunFiles, second: RunFiles, split: str) -> bool | None:
 def _numbers(run: RunFiles) -> dict[str, Any]:
     """Return the figures of a run: metrics of its best step, of the test data, its steps, time, speed and memory."""
     summary = summarize(run)
-    at_best = next((record["evaluation"] for record in run.evaluations if record["step"] == summary.best_step), {})
     plan = numbers(run.measured.get("plan"))
     speed = numbers(run.steps[-1]).get("tokens", 0) / summary.seconds if run.steps and summary.seconds else None
     found: dict[str, Any] = {"state": summary.state, "step": summary.step, "best step": summary.best_step}
-    found |= {f"eval {name}": value for name, value in numbers(at_best).items()}
+    found |= {f"eval {name}": value for name, value in run.evaluation_at(summary.best_step).items()}
     found |= {f"test {name}": value for name, value in numbers(run.result.get("test")).items()}
     found |= {"training loss": summary.loss, "seconds": round(summary.seconds, 1)}
     found |= {"tokens/s": None if speed is None else round(speed), "peak bytes": plan.get("measured_bytes")}

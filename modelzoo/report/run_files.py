@@ -66,12 +66,17 @@ class RunFiles:
     def step(self) -> int:
         """Steps taken."""
         found = self.result.get("step")
-        return max([found if isinstance(found, int) else 0, *(record["step"] for record in self.steps[-1:])])
+        last = int(self.steps[-1]["step"]) if self.steps else 0
+        return max(found if isinstance(found, int) else 0, last)
 
     @property
     def seconds(self) -> float:
         """Time in the loop."""
         return max((numbers(record).get("seconds", 0.0) for record in (*self.steps[-1:], *self.evaluations[-1:])), default=0.0)
+
+    def evaluation_at(self, step: int | None) -> dict[str, float]:
+        """Return the metrics of the evaluation after a step; none where there was no evaluation then."""
+        return next((numbers(record["evaluation"]) for record in self.evaluations if record["step"] == step), {})
 
     def section(self, name: str) -> dict[str, Any]:
         """Return a section of the settings, empty where there is none."""
