@@ -1,5 +1,6 @@
 """What the pages show is true: Python blocks run, commands and settings exist, and both languages show the same."""
 
+import re
 import shutil
 import subprocess
 import tomllib
@@ -15,6 +16,7 @@ from modelzoo.cli import catalogue, generate_command
 from modelzoo.cli.main import build_app
 from modelzoo.cli.row_settings import read_row_settings
 from modelzoo.config import load, recipe_names, resolve_settings
+from modelzoo.data.tasks.registry import TASKS
 from modelzoo.errors import ConfigError
 
 LANGUAGES = {"python", "bash", "yaml", "text", "json"}
@@ -139,6 +141,15 @@ def test_every_page_is_reached_from_the_index_or_the_navigation() -> None:
     text = "".join(place.read_text() for place in places)
     missing = [page.name for page in (ROOT / "docs").glob("*.md") if page.name not in text]
     assert not missing, "give each a line in docs/index.md and in the navigation of docs/site/mkdocs.yml"
+
+
+def test_the_roles_of_each_task_are_those_of_its_forms() -> None:
+    text = (ROOT / "docs" / "recipes.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE))
+    for task, roles in rows.items():
+        known = {role for form in TASKS[task].forms for role in form.roles}
+        assert set(re.findall(r"`(\w+)`", roles)) <= known, task
+    assert set(rows) >= {"classification", "causal_lm", "seq2seq_lm"}
 
 
 @pytest.mark.parametrize(
