@@ -22,7 +22,8 @@ def collate(items: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, "Tenso
         pad_id: Id of the padding. Attention goes by length, so a token of the text may have the same id.
 
     Returns:
-        input_ids, attention_mask and, where the samples have them, token_type_ids: (B, T) int64. labels: (B,) int64, or (B, T)
+        input_ids, attention_mask and, where the samples have them, token_type_ids: (B, T) int64, or (B, C, T) for samples of up to
+        C choices. labels: (B,) int64, or (B, T)
         padded with -100; a decoder's are of their own width, with decoder_attention_mask. start_positions and end_positions: (B,).
 
     Raises:
@@ -39,15 +40,30 @@ def collate(items: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, "Tenso
     batch: dict[str, Tensor] = {}
     for name in fields:
         values = [item[name] for item in items]
-        if isinstance(values[0], list):
-            longest = max(map(len, values))
-            padding = pad_id if name == "input_ids" else _PADDING[name]
-            values = [[*value, *[padding] * (longest - len(value))] for value in values]
-        batch[name] = torch.tensor(values, dtype=torch.int64)
+        padding = pad_id if name == "input_ids" else _PADDING.get(name, 0)
+        batch[name] = torch.tensor(_padded(values, padding), dtype=torch.int64)
         if name == "input_ids":
-            lengths = torch.tensor([len(item[name]) for item in items])
-            batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).to(torch.int64)
+            batch["attention_mask"] = torch.tensor(_padded(_ones(values), 0), dtype=torch.int64)
     return batch
+
+
+def _padded(values: list[Any], padding: int) -> list[Any]:
+    """Return lists, or lists of lists, filled up to equal lengths; numbers as they are."""
+    if not isinstance(values[0], list):
+        return values
+    longest = max(map(len, values))
+    if not isinstance(values[0][0], list):
+        return [[*value, *[padding] * (longest - len(value))] for value in values]
+    rows = _padded([row for value in values for row in value], padding)
+    blank, found, start = [padding] * len(rows[0]), [], 0
+    for value in values:
+        found.append([*rows[start : start + len(value)], *[blank] * (longest - len(value))])
+        start += len(value)
+    return found
+
+
+def _ones(values: list[Any]) -> list[Any]:
+    return [_ones(value) if isinstance(value, list) else 1 for value in values]
 
 
 def count_targets(batch: Mapping[str, "Tensor"]) -> int:

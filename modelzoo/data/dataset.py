@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from modelzoo.data.encoding import Truncation
+from modelzoo.data.flat_lists import context_offsets, flat, split, starts
 from modelzoo.data.limits import DataLimits, DataReport
 from modelzoo.data.masking import IGNORED
 from modelzoo.data.tasks import EncodedRows, Item, Recipe, encode_rows, task_spec
@@ -23,6 +24,7 @@ FORMS = {
     "completion": "prompts with completions",
     "chat": "chats, the assistant's answers learned",
     "pair": "sources with targets",
+    "choice": "texts with choices, the right one learned",
 }
 """What a form of rows is called, and what is learned from it."""
 
@@ -50,17 +52,18 @@ class TokenizedDataset:
         encodings = [encoded.encodings[item] for item in kept]
         self.rows: list[int] = [encoding.row for encoding in encodings]
         """The row of each item, counted from 0."""
-        self._starts = _starts([encoding.input_ids for encoding in encodings])
-        self._ids = _flat([encoding.input_ids for encoding in encodings])
+        self._starts = starts([encoding.input_ids for encoding in encodings])
+        self._ids = flat([encoding.input_ids for encoding in encodings])
         has_types = all(encoding.token_type_ids is not None for encoding in encodings)
-        self._types = _flat([encoding.token_type_ids or [] for encoding in encodings]) if has_types else None
+        self._types = flat([encoding.token_type_ids or [] for encoding in encodings]) if has_types else None
+        self._parts = None if encoded.parts is None else [encoded.parts[item] for item in kept]
         self._labels: np.ndarray | None = None
         self._has_token_labels = spec.targets == "token"
         self._label_starts = self._starts
         if encoded.labels is not None:
             labels: list[Any] = [encoded.labels[item] for item in kept]
-            self._labels = _flat(labels) if self._has_token_labels else np.asarray(labels, dtype="<i4")
-            self._label_starts = _starts(labels) if self._has_token_labels else self._starts
+            self._labels = flat(labels) if self._has_token_labels else np.asarray(labels, dtype="<i4")
+            self._label_starts = starts(labels) if self._has_token_labels else self._starts
         self.form = encoded.form
         """Which form a language model's rows have, one of FORMS; empty for other tasks."""
         self.target_lengths = self._target_lengths()
@@ -69,7 +72,7 @@ class TokenizedDataset:
         """Tokens of each item, those of a decoder included."""
         spans = encoded.spans
         self._spans = None if spans is None else np.asarray([spans[item] for item in kept], dtype="<i4")
-        self._contexts = _context_offsets(encodings) if spec.targets == "span" else None
+        self._contexts = context_offsets(encodings) if spec.targets == "span" else None
         self._check(limits)
         self.report = self._report(encoded, num_rows)
         self.fingerprint = self._fingerprint()
@@ -100,14 +103,16 @@ class TokenizedDataset:
             epoch: Number of the pass over the data; masks of masked_lm differ from pass to pass.
 
         Returns:
-            input_ids; token_type_ids if the tokenizer makes them; labels (an int, or a list for a label a token), with
-            decoder_attention_mask where a decoder writes them; or start_positions and end_positions.
+            input_ids; token_type_ids if the tokenizer makes them (in multiple_choice, a list a choice); labels (an int, or a list
+            for a label a token), with decoder_attention_mask where a decoder writes them; or start_positions and end_positions.
         """
         span = slice(int(self._starts[index]), int(self._starts[index + 1]))
         ids: list[int] = self._ids[span].tolist()
         item: Item = {"input_ids": ids}
         if self._types is not None:
             item["token_type_ids"] = self._types[span].tolist()
+        if self._parts is not None:
+            item = {name: split(values, self._parts[index]) for name, values in item.items()}
         if self._draws is not None:
             item |= self._draws.draw(ids, epoch=epoch, row=index)
         elif self._labels is not None:
@@ -144,6 +149,7 @@ class TokenizedDataset:
     def _check(self, limits: DataLimits) -> None:
         """Hold every item against the model's limits."""
         read = [length - target for length, target in zip(self.lengths, self.target_lengths or [0] * len(self), strict=True)]
+        read = read if self._parts is None else [max(parts) for parts in self._parts]
         longest = int(np.argmax(read))
         if limits.max_length is not None and read[longest] > limits.max_length:
             found = f"{self._row(longest)} has {read[longest]} tokens, limit {limits.max_length}"
@@ -170,7 +176,8 @@ class TokenizedDataset:
         if self._draws is not None:
             lengths = [self._draws.lengths(int(count))[1] for count in np.diff(self._starts)]
             return lengths if any(lengths) else []
-        return np.diff(self._label_starts).tolist() if self.form == "pair" else []
+        has_decoder = self._has_token_labels and not task_spec(self.task).predicts_next
+        return np.diff(self._label_starts).tolist() if self.form == "pair" or (self.form == "choice" and has_decoder) else []
 
     def _lengths(self) -> list[int]:
         counts: list[int] = np.diff(self._starts).tolist()
@@ -209,7 +216,8 @@ class TokenizedDataset:
         digest = hashlib.sha256()
         digest.update(json.dumps(["modelzoo.data 1", self.task, self.label_names]).encode())
         own_starts = [] if self._label_starts is self._starts else [self._label_starts.astype("<i8")]
-        for array in (self._starts.astype("<i8"), self._ids, self._types, self._labels, self._spans, *own_starts):
+        parts = [] if self._parts is None else [flat(self._parts)]
+        for array in (self._starts.astype("<i8"), self._ids, self._types, self._labels, self._spans, *own_starts, *parts):
             digest.update(b"-" if array is None else f"{array.dtype.str}{array.shape}".encode())
             digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -290,20 +298,3 @@ def _kept_items(encoded: EncodedRows, recipe: Recipe, limits: DataLimits, num_ro
     if not kept:
         raise DataError(f"{recipe.source}: expected rows with text, found {num_rows} rows without any")
     return kept
-
-
-def _starts(lists: Sequence[Sequence[int]]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum([len(values) for values in lists])])
-
-
-def _flat(lists: Sequence[Sequence[int]]) -> np.ndarray:
-    return np.fromiter((value for values in lists for value in values), dtype="<i4")
-
-
-def _context_offsets(encodings: Sequence[Any]) -> np.ndarray:
-    offsets = [
-        offset if sequence == 1 else (-1, -1)
-        for encoding in encodings
-        for offset, sequence in zip(encoding.offsets, encoding.sequence_ids, strict=True)
-    ]
-    return np.asarray(offsets, dtype="<i4")

@@ -33,8 +33,8 @@ CLASSIFICATION = TaskSpec(
     forms=(
         Form(
             task="classification",
-            roles={"text_a": (), "text_b": (), "label": _LABEL_NAMES},
-            optional=frozenset({"text_b"}),
+            roles={"text_a": (), "text_b": (), "label": _LABEL_NAMES, "group": ("question_group",)},
+            optional=frozenset({"text_b", "group"}),
             targets=frozenset({"label"}),
             filled=frozenset({"text_a", "text_b"}),
             is_pair=True,

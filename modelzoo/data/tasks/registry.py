@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from modelzoo.data.columns import Form, check_told, find_in_form
 from modelzoo.data.tasks.causal_lm import CAUSAL_LM
+from modelzoo.data.tasks.choices import MULTIPLE_CHOICE, with_choices
 from modelzoo.data.tasks.classification import CLASSIFICATION
 from modelzoo.data.tasks.masked_lm import MASKED_LM
 from modelzoo.data.tasks.question_answering import QUESTION_ANSWERING
@@ -13,15 +14,16 @@ from modelzoo.data.tasks.spec import EncodedRows, PromptRows, Recipe, Rows, Task
 from modelzoo.data.tasks.token_classification import TOKEN_CLASSIFICATION
 from modelzoo.errors import DataError
 
-__all__ = ["TASKS", "encode_prompts", "encode_rows", "find_columns", "task_spec"]
+__all__ = ["TASKS", "encode_candidates", "encode_prompts", "encode_rows", "find_columns", "task_spec"]
 
 TASKS: dict[str, TaskSpec] = {
     "classification": CLASSIFICATION,
     "token_classification": TOKEN_CLASSIFICATION,
     "question_answering": QUESTION_ANSWERING,
     "masked_lm": MASKED_LM,
-    "causal_lm": CAUSAL_LM,
-    "seq2seq_lm": SEQ2SEQ_LM,
+    "multiple_choice": MULTIPLE_CHOICE,
+    "causal_lm": with_choices(CAUSAL_LM, "prompt", "completion"),
+    "seq2seq_lm": with_choices(SEQ2SEQ_LM, "source", "target"),
 }
 
 
@@ -100,6 +102,19 @@ def encode_prompts(rows: Rows, recipe: Recipe) -> PromptRows:
     if make is None:
         raise DataError(f"{recipe.source}: a model for {recipe.task} writes no text")
     with _named(rows, recipe) as columns:
+        return make(rows, columns, recipe)
+
+
+def encode_candidates(rows: Rows, recipe: Recipe) -> EncodedRows:
+    """Encode rows with choices as an item a choice, the choices of a row one after another.
+
+    Raises:
+        DataError: As `encode_rows`, or rows of the task have no choices.
+    """
+    make = task_spec(recipe.task).candidates
+    with _named(rows, recipe) as columns:
+        if make is None or "choices" not in columns:
+            raise DataError(f"{recipe.source}: expected rows with choices, found {', '.join(columns)}")
         return make(rows, columns, recipe)
 
 

@@ -63,6 +63,8 @@ class EncodedRows:
     """Targets that truncation or the tokenizer removed."""
     empty_rows: list[int] = field(default_factory=list)
     """Rows without any text, counted from 0."""
+    parts: list[list[int]] | None = None
+    """Tokens of each choice of an item, whose ids stand one after another; None where an item is one sequence."""
     form: str = ""
     """Which form a language model's rows have (`dataset.FORMS`); empty for other tasks."""
 
@@ -93,6 +95,8 @@ class TaskSpec:
     """Turns rows into prompts, for a task whose model writes text; None for others."""
     cut: Callable[[Recipe], Cut] | None = None
     """Says how plain texts become samples, for a task that learns from such; None for others."""
+    candidates: Callable[[Rows, Mapping[str, str], Recipe], EncodedRows] | None = None
+    """Turns rows with choices into an item a choice, row after row, for a task whose model writes text; None for others."""
     label_role: str | None = None
     """Role of the column whose labels have names; None for a task without."""
     predicts_next: bool = False
