@@ -22,11 +22,13 @@ _NAMES = {
     "data.max_length": "max_length",
     "max_rows": "max_rows",
     "data.max_rows": "max_rows",
+    "max_new_tokens": "max_new_tokens",
+    "evaluation.max_new_tokens": "max_new_tokens",
     "batch_tokens": "batch_tokens",
     "evaluation.batch_tokens": "batch_tokens",
 }
-_FILES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"}
-_NUMBERS = ("max_length", "max_rows", "batch_tokens")
+_FILES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt"}
+_NUMBERS = ("max_length", "max_rows", "batch_tokens", "max_new_tokens")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class RowSettings:
         max_length: Longest sequence in tokens.
         max_rows: Only the first rows.
         batch_tokens: Most tokens of one forward on one process.
+        max_new_tokens: Most tokens that a language model writes for a row.
     """
 
     rows: str | None = None
@@ -50,6 +53,7 @@ class RowSettings:
     max_length: int | None = None
     max_rows: int | None = None
     batch_tokens: int = 8192
+    max_new_tokens: int | None = None
 
 
 def read_row_settings(words: Sequence[str], without: Collection[str] = ()) -> RowSettings:

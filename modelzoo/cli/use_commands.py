@@ -23,7 +23,7 @@ def evaluate(
     """Metrics of a model on labelled rows: modelzoo eval runs/bert-boolq-001 data=FILE.
 
     Settings: data=FILE (without it the validation rows of the run), split=, columns.label=COLUMN, max_length=, max_rows=,
-    batch_tokens=, task=.
+    batch_tokens=, task=, and for a language model max_new_tokens= of each row, to compare what it writes.
     """
     settings = read_row_settings(ctx.args)
     from modelzoo.training import evaluate as measure
@@ -37,6 +37,7 @@ def evaluate(
         max_length=settings.max_length,
         max_rows=settings.max_rows,
         batch_tokens=settings.batch_tokens,
+        max_new_tokens=settings.max_new_tokens,
     )
     if as_json:
         say_json(values)
@@ -56,7 +57,7 @@ def predict(
 
     modelzoo predict RUN --text "is it open" --pair "It is closed on Sundays."
 
-    Settings, as for eval: columns.text_a=COLUMN, max_length=, batch_tokens=, task=.
+    Settings, as for eval: columns.text_a=COLUMN, max_length=, batch_tokens=, max_new_tokens=, task=.
     """
     from modelzoo.errors import InputError
 
@@ -78,6 +79,7 @@ def predict(
         columns=settings.columns if given is not None else {},
         max_length=settings.max_length,
         batch_tokens=settings.batch_tokens,
+        max_new_tokens=settings.max_new_tokens,
     )
     if is_first_process():
         _write(found, output)

@@ -111,7 +111,7 @@ class ChatEncoder:
         ids, answered = self.encode([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
         last = ids[max(place for place, is_answer in enumerate(answered) if is_answer)]
         own = self._tokenizer.eos_id
-        return (last,) if own in (None, last) else (last, own)  # type: ignore[return-value]  # None is in the first case
+        return (last,) if own in (None, last) else (last, own)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids after which the assistant's answer is written.

@@ -52,8 +52,8 @@ def t5_folder(folder: Path) -> Path:
     tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>", *(f"<extra_id_{number}>" for number in range(100))])
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
     config = T5Config(
-        vocab_size=len(vocabulary), hidden_size=16, head_size=8, intermediate_size=32, num_layers=2, num_decoder_layers=2, num_heads=2,
-        dropout=0.0,
+        vocab_size=len(vocabulary), hidden_size=16, head_size=8, intermediate_size=32, num_layers=2, num_decoder_layers=2,
+        num_heads=2, dropout=0.0,
     )  # fmt: skip
     T5.from_config(config, "seq2seq_lm").save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -73,8 +73,10 @@ def completion_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def pair_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Sources whose target is their last two words."""
-    return [{"source": text, "target": " ".join(text.split()[-2:])} for text in sentences(count, seed)]
+    """Sources whose target is their last word or the last two."""
+    return [
+        {"source": text, "target": " ".join(text.split()[-1 - number % 2 :])} for number, text in enumerate(sentences(count, seed))
+    ]
 
 
 def chat_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:

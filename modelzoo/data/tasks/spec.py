@@ -75,7 +75,7 @@ class PromptRows:
 
     ids: list[list[int]]
     """The prompt, or the encoder's input, of each row."""
-    answers: list[tuple[str, ...]]
+    answers: Sequence[tuple[str, ...]]
     """The right texts of each row; empty where nobody knows them."""
     end_ids: tuple[int, ...]
     """Ids that end what is written."""

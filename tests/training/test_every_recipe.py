@@ -1,0 +1,67 @@
+"""Every recipe takes two steps on a tiny model with rows of its form, is evaluated, and its result predicts."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_language_runs import gpt2_folder, pair_rows, sentences, t5_folder, write_rows
+from tiny_runs import model_folder, rows
+
+from modelzoo.config import load_settings
+from modelzoo.config.recipes import recipe_names
+from modelzoo.training import SilentProgress, evaluate, predict, train
+
+
+def texts(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    return [{"text": text} for text in sentences(count, seed, longest=30)]
+
+
+def instructions(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    return [{"instruction": text, "input": "", "output": text.split()[-1]} for text in sentences(count, seed, longest=4)]
+
+
+def questions(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """SQuAD's form."""
+    made = []
+    for row in pair_rows(count, seed):
+        answers = {"text": [row["target"]], "answer_start": [row["source"].index(row["target"])]}
+        made.append({"id": "1", "question": "what is on", "context": row["source"], "answers": answers})
+    return made
+
+
+CASES: dict[str, tuple[Callable[[Path], Path], Callable[..., list[dict[str, Any]]], dict[str, object]]] = {
+    "bert-boolq": (model_folder, rows, {}),
+    "bert-pretrain": (model_folder, texts, {}),
+    "gpt2-text": (gpt2_folder, texts, {}),
+    # the tiny tokenizer has no tokens of chatml
+    "llama-chat": (gpt2_folder, instructions, {"data.template": "plain"}),
+    "llama-lora": (gpt2_folder, instructions, {"data.template": "plain"}),
+    "t5-pretrain": (t5_folder, texts, {}),
+    "t5-text-to-text": (t5_folder, questions, {}),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name != "demo"])
+def test_a_recipe_takes_two_steps(name: str, tmp_path: Path) -> None:
+    assert name in CASES, f"{name} is a new recipe: say here which tiny model and rows it takes"
+    make_model, make_rows, changes = CASES[name]
+    make_model(tmp_path / "model")
+    write_rows(tmp_path / "train.jsonl", make_rows(8))
+    write_rows(tmp_path / "validation.jsonl", make_rows(3, seed=1))
+    files = {f"data.{split}": str(tmp_path / f"{split}.jsonl") for split in ("train", "validation")}
+    sizes = {"data.max_length": 48, "train.max_steps": 2}
+    given = load_settings(name)
+    small = {"train.batch_tokens": 60} if given.train.batch_tokens else {"train.batch_size": 3}
+    settings = load_settings(
+        name, {"model.name": str(tmp_path / "model"), **files, **sizes, **small, "output.folder": str(tmp_path / "runs"), **changes}
+    )
+    result = train(settings, progress=SilentProgress())
+    assert (result.stopped, result.step) == ("finished", 2)
+    assert math.isfinite(result.history[-1][settings.metric])
+    assert evaluate(result.folder)["loss"] == pytest.approx(result.history[-1]["loss"], abs=1e-5)
+    asked = [json.loads(line) for line in (tmp_path / "validation.jsonl").open()]
+    writes = settings.model.task in ("causal_lm", "seq2seq_lm")
+    assert len(predict(result.folder, asked, max_new_tokens=2 if writes else None)) == 3
