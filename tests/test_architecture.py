@@ -68,7 +68,7 @@ FOREIGN: dict[str, set[str]] = {
     "data": {"datasets", "huggingface_hub", "jinja2", "numpy", "pyarrow", "tokenizers", "torch", "transformers"},
     "plan": {"pydantic", "torch", "yaml"},
     "report": {"huggingface_hub", "matplotlib", "yaml"},
-    "training": {"matplotlib", "numpy", "psutil", "rich", "torch", "trackio", "wandb"},
+    "training": {"IPython", "matplotlib", "numpy", "psutil", "rich", "torch", "trackio", "wandb"},
     "generation": {"torch"},
     "verification": {"torch", "transformers"},
     "run": set(),

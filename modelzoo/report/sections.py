@@ -139,7 +139,7 @@ def _tiers(tiers: dict[str, Any]) -> str:
         "<h3>Tiers: in memory at its fullest</h3>"
         + share_bar(resident, {name: size(value) for name, value in resident.items()})
         + f'<p class="sub">{escape(waited)}</p>'
-        + table(["a step", "what", "bytes"], moved)
+        + (table(["a step", "what", "bytes"], moved) if moved else "")
     )
 
 

@@ -13,10 +13,12 @@ __all__ = ["NARROW", "Band", "Curve", "line_chart", "share_bar", "smoothed", "st
 
 WIDE, NARROW, HEIGHT = 1000, 480, 240
 """Of a chart over the whole page, of one beside another, and of both, in pixels."""
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 28
+LEFT, RIGHT, TOP, BOTTOM = 78, 16, 12, 28
 MOST_POINTS = 360
 """Points of a curve; of more, neighbours are averaged, and a band shows their lowest and highest."""
 MOST_MARKS = 60
+MARKED_UP_TO = 1.6
+"""Of the highest stack: a mark above it does not stretch the axis."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +90,10 @@ def stacked_chart(
     """
     sums = [0.0] * len(places)
     parts = [f'<svg class="chart" viewBox="0 0 {WIDE} {HEIGHT}" role="img" aria-label="{escape(label)}">']
-    most = max([*(sum(values) for values in zip(*(band.values for band in bands), strict=True)), *marks.values(), 1.0])
+    highest = max([*(sum(values) for values in zip(*(band.values for band in bands), strict=True)), 1.0])
+    # a budget far above what was held would press the bands flat: it stands in the legend alone
+    shown = {name: value for name, value in marks.items() if value <= MARKED_UP_TO * highest}
+    most = max([highest, *shown.values()])
     unit = 1024.0 ** min(int(math.log(most, 1024)), 3)
     ticks = [tick * unit for tick in _ticks(0.0, most / unit)]
     place = _Place(places[0], places[-1], ticks[0], ticks[-1])
@@ -103,13 +108,15 @@ def stacked_chart(
         parts.append(
             f'<circle cx="{place.x(x):.1f}" cy="{place.y(total):.1f}" r="5" fill="transparent"><title>{title}</title></circle>'
         )
-    for name, value in marks.items():
+    for name, value in shown.items():
         parts.append(
             f'<line class="cut" x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{place.y(value):.1f}" y2="{place.y(value):.1f}">'
             f"<title>{escape(f'{name}: {readable_size(value)}')}</title></line>"
         )
     names = [(band.name, f"series-{min(number, 6)}") for number, band in enumerate(bands, 1)]
-    dashed = "".join(f"<li>dashed: {escape(name)} {readable_size(value)}</li>" for name, value in marks.items())
+    dashed = "".join(
+        f"<li>{'dashed: ' if name in shown else ''}{escape(name)} {readable_size(value)}</li>" for name, value in marks.items()
+    )
     return f"<figure>{_legend(names, dashed)}{''.join(parts)}</svg></figure>"
 
 

@@ -30,6 +30,8 @@ def _tier_chart(tier: str, samples: Sequence[Mapping[str, Any]], planned: Mappin
     for line in samples:
         for kind, held in _mapping(line["resident"].get(tier)).items():
             totals[kind] = max(totals.get(kind, 0.0), _number(held))
+    if not any(totals.values()):
+        return f'<p class="sub">{escape(tier)} held nothing.</p>'
     kinds = sorted((kind for kind, most in totals.items() if most), key=lambda kind: -totals[kind])
     shown, rest = kinds[: MOST_KINDS - 1], kinds[MOST_KINDS - 1 :]
     if len(rest) == 1:

@@ -3,15 +3,18 @@
 import sys
 
 from modelzoo.training.live import LiveProgress
+from modelzoo.training.notebook import NotebookProgress, is_notebook
 from modelzoo.training.progress import LineProgress, Progress
 
 __all__ = ["choose_progress"]
 
 
 def choose_progress(every_s: float) -> Progress:
-    """Return a live line where the output is a terminal, log lines otherwise.
+    """Return a table in a notebook, a live line where the output is a terminal, log lines otherwise.
 
     Args:
         every_s: Seconds between two log lines about steps.
     """
+    if is_notebook():
+        return NotebookProgress()
     return LiveProgress() if sys.stdout.isatty() else LineProgress(every_s)
