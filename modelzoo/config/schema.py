@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.config.keys import Key
 from modelzoo.config.memory import MemoryConfig
+from modelzoo.config.output import OutputSettings
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.config.period import PERIOD_EXPECTS, check_period
 from modelzoo.config.section import Section
@@ -61,13 +62,6 @@ def _check_warmup(value: float) -> float:
     if value < 0 or (value >= 1 and value != int(value)):
         raise ValueError(f"expected a fraction of the run >= 0 and < 1, or a whole number of steps; found {value!r}")
     return int(value) if value >= 1 or value == 0 else value
-
-
-def _as_names(value: Any) -> Any:
-    """Return a name alone as the one of a list; "none" and null are no name."""
-    if value in (None, "none"):
-        return ()
-    return (value,) if isinstance(value, str) else _as_tuple(value)
 
 
 def _as_tuple(value: Any) -> Any:
@@ -221,25 +215,6 @@ class CheckpointSettings(Section):
     """Whether final/ holds the weights of the best evaluation; false takes those of the last step."""
     background: Annotated[bool, Key("", ("async_save",))] = False
     """Whether a copy of the state is written while training goes on; takes memory for what this process saves."""
-
-
-class OutputSettings(Section):
-    """Where a run writes."""
-
-    folder: Annotated[str, Field(min_length=1)] = "runs"
-    """Folder of all runs; each run gets a new folder <name>-001, <name>-002, ... below it."""
-    name: Annotated[
-        str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), Key("", ("run_name",), "a plain file name or null")
-    ] = None
-    """Name of the run; null is the recipe's name."""
-    log_every_s: Annotated[float, Field(gt=0), Key("seconds")] = 60.0
-    """Time between two progress lines where the output is not a terminal."""
-    trackers: Annotated[
-        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
-        BeforeValidator(_as_names),
-        Key("", ("report_to",), "a list of tensorboard, wandb, trackio"),
-    ] = ()
-    """Which services are told the numbers besides metrics.jsonl; a missing package or key is one warning."""
 
 
 class RuntimeSettings(Section):
