@@ -86,16 +86,18 @@ def workload_of(
         data_ranks: Ranks that share a batch.
         max_length: Of the model.
         is_host: Whether it runs on CPUs.
-        lengths: Tokens of each training row; without them every row is taken as long as it may be.
+        lengths: Tokens of each training row, those of a decoder beside an encoder included; without them every row is taken as
+            long as it may be.
 
     Raises:
         ConfigError: There are more ranks than rows of a batch.
     """
     train, longest = settings.train, min(settings.data.max_length, max_length)
+    written = _written(settings, longest)
     known = sorted(lengths, reverse=True) if lengths else None
-    mean = sum(known) / len(known) if known else float(longest)
+    mean = sum(known) / len(known) if known else float(longest + written)
     if train.batch_tokens is not None:
-        share = max(-(-train.batch_tokens // data_ranks), known[0] if known else longest)
+        share = max(-(-train.batch_tokens // data_ranks), known[0] if known else longest + written)
         rows = max(round(share / mean), 1)
     else:
         assert train.batch_size is not None
@@ -105,14 +107,27 @@ def workload_of(
             )
         rows = -(-train.batch_size // data_ranks)
     micro = min(train.micro_batch_size or rows, rows)
+    chosen = tuple(known[:micro]) if known and len(known) >= micro else (longest + written,) * micro
+    targets = tuple(min(written, length // 2) for length in chosen) if written else ()
+    read = sum(chosen) - sum(targets)
     return Workload(
         # as dealt out by tokens, a rank's rows are of all lengths; its largest micro-batch is taken to be of the longest ones
-        lengths=tuple(known[:micro]) if known and len(known) >= micro else (longest,) * micro,
+        lengths=tuple(length - target for length, target in zip(chosen, targets or (0,) * micro, strict=True)),
+        target_lengths=targets,
         micro_batches=-(-rows // micro),
-        tokens=rows * mean,
+        tokens=rows * mean * read / sum(chosen),
         precision=settings.parallel.precision,
         recompute=settings.parallel.recompute,
         offloads_inputs=settings.memory.activations == "offload" and settings.memory.disk.path is not None,
         is_compiled=settings.parallel.compile,
         is_host=is_host,
     )
+
+
+def _written(settings: RunSettings, longest: int) -> int:
+    """Return the tokens of a row that a decoder beside an encoder writes at most; 0 where there is no such decoder.
+
+    Of a row whose tokens are known together only, half are taken to be the decoder's, or as many as it may write: a decoder's token
+    costs more than an encoder's, and is scored.
+    """
+    return 0 if settings.model.task != "seq2seq_lm" else settings.data.max_target_length or longest

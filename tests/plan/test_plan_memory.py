@@ -14,6 +14,7 @@ from modelzoo.models.bert import Bert, BertConfig
 from modelzoo.models.gpt2 import GPT2, GPT2Config
 from modelzoo.plan import KNOWN, Machine, ModelParts, Plan, Workload, find_alternatives, find_machine, plan_run, plan_workload
 from modelzoo.plan import read_parts as read
+from modelzoo.plan.workload import workload_of
 
 HOST = Machine(
     name="host", kind="host", host_memory=4 * 2**30, flops={"float32": 1e11, "bfloat16": 1e9, "float16": 1e9}, attention_flops=5e10,
@@ -236,3 +237,17 @@ def test_offloaded_inputs_leave_memory_and_are_moved(tmp_path: Path) -> None:
     # the last block reads one token of a row, so that the peak is at the one before it; buffers take four
     assert sizes(kept)["activations"] - sizes(offloaded)["activations"] == (23 - 4) * size
     assert offloaded.traffic.disk["forward"][1] - kept.traffic.disk.get("forward", (0, 0))[1] == (24 - 2) * size
+
+
+def test_a_decoder_beside_an_encoder_works_on_the_targets() -> None:
+    def work(lengths: list[int] | None, **data: int) -> Workload:
+        wanted = settings(model={"name": "x", "task": "seq2seq_lm"}, data={"train": "a.jsonl", "max_length": 100, **data})
+        return workload_of(wanted, data_ranks=1, max_length=1000, is_host=True, lengths=lengths)
+
+    rows = settings().train.batch_size
+    assert (work(None).lengths, work(None).target_lengths) == ((100,) * rows, (100,) * rows)
+    short = work(None, max_target_length=8)
+    assert (short.lengths, short.target_lengths, short.step_tokens) == ((100,) * rows, (8,) * rows, 100 * rows)
+    known = work([60] * rows, max_target_length=8)
+    assert (known.lengths, known.target_lengths, known.step_tokens) == ((52,) * rows, (8,) * rows, 52 * rows)
+    assert work([60] * rows).target_lengths == (30,) * rows
