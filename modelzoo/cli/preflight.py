@@ -140,9 +140,10 @@ def _plan(settings: "RunSettings", prepared: "Prepared") -> Iterator[Finding]:
     """Say whether memory and disk suffice, by the plan with the rows' own lengths."""
     from modelzoo.plan import find_machine, plan_run, read_parts
     from modelzoo.quantities import readable_size
+    from modelzoo.training.adapting import skeleton_for_run
 
     try:
-        machine, parts = find_machine("this"), read_parts(prepared.pretrained.skeleton())
+        machine, parts = find_machine("this"), read_parts(skeleton_for_run(settings, prepared.pretrained))
         found = plan_run(settings, parts, machine, ranks=settings.parallel.ranks or 1, lengths=prepared.train.lengths)
     except ModelZooError as error:
         yield Finding("plan", str(error), "problem")

@@ -78,6 +78,12 @@ def test_a_run_that_does_not_fit_is_a_problem(capsys: pytest.CaptureFixture[str]
     assert [finding["name"] for finding in findings if finding["level"] == "problem"] == ["plan"]
 
 
+def test_an_adapter_that_does_not_fit_the_model_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    code, findings = found(["demo", "adapter.method=lora", "adapter.targets=[no_such_layer]"], capsys)
+    assert code == 2
+    assert "no_such_layer" in next(finding["value"] for finding in findings if finding["level"] == "problem")
+
+
 def test_gated_access_is_asked_for_before_anything_is_fetched(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
