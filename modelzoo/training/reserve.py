@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from modelzoo.config import RunSettings
-from modelzoo.config.parallel import ParallelConfig
+from modelzoo.config.parallel import ParallelConfig, recomputed
 from modelzoo.models.model import Model
 from modelzoo.plan.activations import head_activations, unit_activations
 from modelzoo.plan.parts import ModelParts, read_parts
@@ -23,7 +23,7 @@ from modelzoo.runtime import World, prepare
 from modelzoo.runtime.memory import give_back_at_once, resident_bytes
 from modelzoo.training.step import Dataset
 
-__all__ = ["activation_bytes", "evaluation_bytes", "rehearse", "reserved_bytes"]
+__all__ = ["activation_bytes", "evaluation_bytes", "inputs_bytes", "rehearse", "reserved_bytes"]
 
 LATER = ("torch._dynamo", "safetensors.torch")
 """Modules that a run imports after its budget is shared out."""
@@ -43,13 +43,7 @@ def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world:
         evaluated: Tokens of each sample that is evaluated.
     """
     tensor = settings.parallel.tensor
-    work = workload_of(
-        settings,
-        data_ranks=world.world_size // tensor,
-        max_length=model.max_length,
-        is_host=world.device.type == "cpu",
-        lengths=dataset.lengths,
-    )
+    work = _work(settings, model, dataset, world)
     parts = read_parts(model)
     needed = max(
         activation_bytes(parts, work, tensor=tensor),
@@ -58,6 +52,34 @@ def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world:
     give_back_at_once()
     rehearse(world)
     return resident_bytes() + needed + SMALL_BYTES
+
+
+def inputs_bytes(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> int:
+    """Return the bytes on disk of blocks' inputs that wait there (`memory.activations: offload`), for the largest micro-batch.
+
+    Args:
+        settings: Of the run.
+        model: On meta.
+        dataset: Whose lengths bound a micro-batch.
+        world: Between whose processes a batch is shared.
+    """
+    work = _work(settings, model, dataset, world)
+    if not work.offloads_inputs:
+        return 0
+    parts = read_parts(model)
+    work = work.behind(parts.prompt_tokens)
+    count = sum(recomputed(work.recompute, len(parts.blocks)))
+    return count * work.value_bytes * max(work.batch_tokens, work.target_tokens) * parts.hidden_size
+
+
+def _work(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> Workload:
+    return workload_of(
+        settings,
+        data_ranks=world.world_size // settings.parallel.tensor,
+        max_length=model.max_length,
+        is_host=world.device.type == "cpu",
+        lengths=dataset.lengths,
+    )
 
 
 def activation_bytes(model: ModelParts, work: Workload, *, tensor: int = 1) -> int:

@@ -43,7 +43,7 @@ from modelzoo.training.preparation import Prepared, prepare
 from modelzoo.training.progress import Progress, SilentProgress, metrics_text, time_text
 from modelzoo.training.progress_choice import choose_progress
 from modelzoo.training.records import Records
-from modelzoo.training.reserve import reserved_bytes
+from modelzoo.training.reserve import inputs_bytes, reserved_bytes
 from modelzoo.training.restoring import restore
 from modelzoo.training.result import RunResult
 from modelzoo.training.run_directory import RunDirectory
@@ -140,13 +140,15 @@ def _train_and_finish(
     world.enter("loading the model")
     # a new head is the same in every run and on every rank
     seed_everything(settings.train.seed)
-    settings = decide_recompute(settings, skeleton_for_run(settings, data.pretrained), data.train, world)
-    reserved = 0
+    skeleton = skeleton_for_run(settings, data.pretrained)
+    settings = decide_recompute(settings, skeleton, data.train, world)
+    reserved = waiting = 0
     if settings.memory.is_used:
         evaluated = data.evaluation.dataset.lengths if data.evaluation is not None else ()
-        reserved = reserved_bytes(settings, skeleton_for_run(settings, data.pretrained), data.train, world, evaluated=evaluated)
-    plan = forecast(settings, skeleton_for_run(settings, data.pretrained), data.train, world) if world.is_main else None
-    lay_out = layout(world, settings.parallel, settings.memory, reserved_bytes=reserved)
+        reserved = reserved_bytes(settings, skeleton, data.train, world, evaluated=evaluated)
+        waiting = inputs_bytes(settings, skeleton, data.train, world)
+    plan = forecast(settings, skeleton, data.train, world) if world.is_main else None
+    lay_out = layout(world, settings.parallel, settings.memory, reserved_bytes=reserved, inputs_bytes=waiting)
     model = load_for_run(settings, data.pretrained, lay_out)
     tiers = tiers_of(model)
     if tiers is not None:
