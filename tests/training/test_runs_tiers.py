@@ -108,10 +108,19 @@ def test_recomputation_is_decided_by_what_is_free(tmp_path, monkeypatch):
     plain = train(settings_for(tmp_path), progress=SilentProgress())
     roomy = train(settings_for(tmp_path, parallel__recompute="auto"), progress=SilentProgress())
     assert '"recompute": "none"' in (roomy.folder / "report.json").read_text()
-    monkeypatch.setattr(forecast, "free_bytes", lambda device: 0)
+    real, seen = forecast.plan_run, []
+
+    def tight_plan(settings, model, machine, **options):
+        if settings.parallel.recompute == "auto":
+            seen.append(machine)
+            settings = settings.model_copy(update={"parallel": settings.parallel.model_copy(update={"recompute": "first 1"})})
+        return real(settings, model, machine, **options)
+
+    monkeypatch.setattr(forecast, "plan_run", tight_plan)
+    monkeypatch.setattr(forecast, "free_bytes", lambda device: 1000)
     tight = train(settings_for(tmp_path, parallel__recompute="auto"), progress=SilentProgress())
-    chosen = json.loads((tight.folder / "report.json").read_text())["layout"]["recompute"]
-    assert chosen == "blocks" or chosen.startswith("first ")
+    assert json.loads((tight.folder / "report.json").read_text())["layout"]["recompute"] == "first 1"
+    assert seen[0].host_memory < seen[0].program_bytes + 2**20  # what the run has already, and 85 % of what is free
     for found in (roomy, tight):
         assert_same_end(plain, found, 12)
 
