@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from modelzoo import hub
 from modelzoo.converters import Task, converter_for
 from modelzoo.errors import ConfigError
+from modelzoo.hub.files import ADAPTER_FILES
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.model import Model, ModelOutput
 
@@ -96,6 +97,11 @@ def verify(
     if not tolerance > 0:
         raise ConfigError(f"tolerance={tolerance} must be above 0")
     folder = hub.resolve(name_or_path, local_files_only=local_files_only, allow_pickle=allow_pickle)
+    if (folder / ADAPTER_FILES[0]).is_file():
+        raise ConfigError(
+            f"{folder}: holds an adapter, and transformers compares whole models; write it with its base as one model "
+            "(modelzoo export FOLDER --to merged, or modelzoo.models.adapted.write_merged) and verify that"
+        )
     ours = from_pretrained(folder, family=family, task=task, dtype="float32", allow_pickle=allow_pickle)
     new = () if ours.load_report is None else ours.load_report.new
     if any(name.startswith("head.") for name in new):

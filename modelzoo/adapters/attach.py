@@ -197,11 +197,11 @@ def _find_targets(model: nn.Module, config: AdapterConfig, trained: dict[str, nn
         ConfigError: A target matches nothing, or something that has no change of low rank; all are listed.
     """
     inside = {id(part) for module in trained.values() for part in module.modules()}
-    known = {name: module for name, module in model.named_modules() if isinstance(module, Linear | Embedding)}
+    known: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if isinstance(module, Linear | Embedding)}
     if config.targets == ("auto",):
         blocks = {id(part) for unit in cast(Adaptable, model).shard_units() for part in unit.modules()}
-        found = {name: module for name, module in known.items() if isinstance(module, Linear) and id(module) in blocks}
-        found = {name: each for name, each in found.items() if min(each.in_features, each.out_features) > config.r}
+        maps = {name: module for name, module in known.items() if isinstance(module, Linear) and id(module) in blocks}
+        found = {name: each for name, each in maps.items() if min(each.in_features, each.out_features) > config.r}
         if not found:
             raise ConfigError(f"adapter.targets=auto: no map of the blocks is wider than r={config.r}; use a smaller r")
         return found

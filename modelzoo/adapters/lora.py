@@ -107,7 +107,8 @@ class LowRankMap(nn.Module):
         """Return the lengths of the rows of W + scale * B A, (out_features,)."""
         changed = weight.to(self.a.dtype) + self.scale * (self.b @ self.a)
         if self.sum_parts is None:
-            return torch.linalg.norm(changed, dim=1)
+            lengths: Tensor = torch.linalg.norm(changed, dim=1)
+            return lengths
         return self.sum_parts(changed.square().sum(1)).sqrt()
 
     def extra_repr(self) -> str:

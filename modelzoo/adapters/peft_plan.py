@@ -64,7 +64,7 @@ class Plan:
             return
         assert isinstance(module, Linear)
         total = sum(place.out_features)
-        expected = {"lora_A.weight": (rank, module.in_features), "lora_B.weight": (total, rank)}
+        expected: dict[str, tuple[int, ...]] = {"lora_A.weight": (rank, module.in_features), "lora_B.weight": (total, rank)}
         if self._file.values.get("use_dora"):
             expected["lora_magnitude_vector"] = (total,)
         if not self._fits(theirs, own, expected):

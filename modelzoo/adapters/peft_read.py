@@ -1,7 +1,7 @@
 """Reading PEFT's folder: what its config says is checked, every tensor is looked for, and nothing of it is passed over."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from modelzoo.sharded import is_sharded, local_part, write_local
 __all__ = ["AdapterFile", "attach_file", "fill_from_file", "is_adapter_folder", "load_adapter", "read_adapter"]
 
 _CONFIG_BYTES = 2**20
-_NOT_BUILT = {
+_NOT_BUILT: Mapping[str, Sequence[object]] = {
     "alora_invocation_tokens": (None,),
     "layer_replication": (None,),
     "lora_bias": (False, None),

@@ -205,7 +205,8 @@ def _lengths(model: nn.Module, name: str, part: LowRank | None) -> Tensor:
     """Return the lengths of a map's rows: trained, or the plain ones of a map beside it that does not change."""
     if isinstance(part, LowRankMap) and part.magnitude is not None:
         return _whole_value(part.magnitude)
-    return torch.linalg.norm(_whole_value(model.get_parameter(f"{name}.weight")).float(), dim=1)
+    lengths: Tensor = torch.linalg.norm(_whole_value(model.get_parameter(f"{name}.weight")).float(), dim=1)
+    return lengths
 
 
 def _whole(model: nn.Module, facts: ModelFacts) -> tuple[dict[str, Tensor], list[str]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from modelzoo import hub
 from modelzoo.adapters import AdapterFile, is_adapter_folder, read_adapter
-from modelzoo.converters import Task, converter_for
+from modelzoo.converters import converter_for
 from modelzoo.errors import CheckpointError, ConfigError
 from modelzoo.hub.files import CONFIG_FILE
 
@@ -49,7 +49,7 @@ def find_base(folder: Path, **options: Any) -> tuple[Path, AdapterFile, dict[str
     return base, file, options
 
 
-def _labels(folder: Path, file: AdapterFile, task: Task) -> dict[str, Any]:
+def _labels(folder: Path, file: AdapterFile, task: Any) -> dict[str, Any]:
     """Return the labels of the adapter's own head: named in its config.json, or counted in its tensors."""
     if (folder / CONFIG_FILE).is_file():
         source = hub.read_config(folder)

@@ -170,7 +170,7 @@ def _plain_lines(model: ModelParts, work: Workload, cut: Cut, moment: Moment, us
     held, trained = sum(map(cut.held, model.units)), sum(map(cut.trained, model.units))
     parts = f" / {cut.shard * cut.tensor} ranks" if cut.shard * cut.tensor > 1 else ""
     lines = [
-        Line("parameters", 4 * held, f"{model.numel:,} x 4 bytes{parts}"),
+        _parameters(model, held, trained, work.value_bytes, parts),
         Line("gradients", moment.gradients, f"{model.trained:,} x 4 bytes{parts}"),
         Line("moments", 8 * trained, f"{model.trained:,} x 8 bytes{parts} (AdamW's two)"),
     ]
@@ -186,6 +186,15 @@ def _plain_lines(model: ModelParts, work: Workload, cut: Cut, moment: Moment, us
     else:
         lines.append(Line("working copies", size * everything, f"{everything:,} x {size} bytes, whole below parallel.zero=3"))
     return lines
+
+
+def _parameters(model: ModelParts, held: int, trained: int, value_bytes: int, parts: str) -> Line:
+    """Return the line of the parameters; frozen ones are kept as they are computed with."""
+    frozen = model.numel - model.trained
+    if not frozen:
+        return Line("parameters", 4 * held, f"{model.numel:,} x 4 bytes{parts}")
+    text = f"({model.trained:,} x 4 and {frozen:,} frozen x {value_bytes}) bytes{parts}"
+    return Line("parameters", 4 * trained + value_bytes * (held - trained), text)
 
 
 def _passing_lines(moment: Moment, blocks: Sequence[UnitActivations], work: Workload) -> list[Line]:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from modelzoo.adapters import add_adapter, initialize_adapter, is_adapter_name, save_adapter, trained_parts
@@ -13,6 +14,7 @@ from modelzoo.hub.files import WEIGHT_FILES
 from modelzoo.models.model import Model
 from modelzoo.models.pretrained import Pretrained
 from modelzoo.runtime import World, raise_together
+from modelzoo.runtime.prepare import DTYPES
 from modelzoo.training.attempt import attempt
 
 __all__ = ["base_fingerprint", "describe_trained", "load_for_run", "skeleton_for_run", "write_final"]
@@ -44,6 +46,8 @@ def load_for_run(settings: RunSettings, pretrained: Pretrained[Model], lay_out: 
 
     def adapt(model: nn.Module) -> nn.Module:
         add_adapter(model, settings.adapter)
+        if not settings.memory.is_used:  # the tiers move float32 alone
+            _store_in(model, DTYPES[settings.parallel.precision])
         return lay_out(model)
 
     model = pretrained.load(adapt)
@@ -59,6 +63,21 @@ def load_for_run(settings: RunSettings, pretrained: Pretrained[Model], lay_out: 
     frozen = {name for name, is_trained in flags.items() if not is_trained}
     vars(model)["found_elsewhere"] = frozenset(frozen)
     return model
+
+
+def _store_in(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """Give the frozen parameters of a model on meta the dtype that they are computed with: no step needs more of them.
+
+    Args:
+        model: On meta.
+        dtype: Of the computation; None for float32.
+    """
+    known: dict[int, nn.Parameter] = {}
+    for module in model.modules() if dtype is not None else ():
+        for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                kept = known.setdefault(id(parameter), nn.Parameter(parameter.to(dtype), requires_grad=False))
+                module._parameters[name] = kept
 
 
 def describe_trained(model: nn.Module) -> list[str]:

@@ -34,5 +34,9 @@ def test_only_what_is_trained_has_gradients_moments_and_states(tmp_path: Path) -
     assert lines["gradients"] == 4 * trained
     assert lines["moments"] == 8 * trained
     assert lines["parameters"] == 4 * some.model.numel
+    half = settings(tmp_path, method="lora", r=4, targets=["query", "value"]).model_dump() | {"parallel": {"precision": "bfloat16"}}
+    halved = plan_training(RunSettings.model_validate(half)).plan
+    halved_lines = {line.name: line.size_bytes for line in halved.memory.tiers[halved.machine.tier]}
+    assert halved_lines["parameters"] == 4 * trained + 2 * (some.model.numel - trained)
     assert some.checkpoint_bytes == 12 * 4 * trained + 4 * trained
     assert whole.checkpoint_bytes == 12 * 4 * whole.model.numel + 4 * whole.model.numel

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], Callable[..., list[dict[str, Any]
     "gpt2-text": (gpt2_folder, texts, {}),
     # the tiny tokenizer has no tokens of chatml
     "llama-chat": (gpt2_folder, instructions, {"data.template": "plain"}),
-    "llama-lora": (gpt2_folder, instructions, {"data.template": "plain"}),
+    "llama-lora": (gpt2_folder, instructions, {"data.template": "plain", "adapter.r": 2}),
     "t5-pretrain": (t5_folder, texts, {}),
     "t5-text-to-text": (t5_folder, questions, {}),
 }

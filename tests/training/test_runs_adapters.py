@@ -19,7 +19,8 @@ import modelzoo
 from modelzoo.config import RunSettings
 from modelzoo.errors import CheckpointError, ConfigError
 from modelzoo.models.adapted import write_merged, write_peft
-from modelzoo.training import SilentProgress, evaluate, predict, resume, train
+from modelzoo.training import SilentProgress, adapting, evaluate, predict, resume, runs, train
+from modelzoo.verification import verify
 
 WEIGHTS = "final/adapter_model.safetensors"
 
@@ -110,6 +111,39 @@ def test_a_run_is_evaluated_predicted_with_merged_and_written_again(tmp_path: Pa
     assert json.loads((again / "adapter_config.json").read_text()) == json.loads(
         (result.folder / "final/adapter_config.json").read_text()
     )
+
+
+def test_an_adapter_alone_is_not_verified(tmp_path: Path) -> None:
+    result = train(with_adapter(tmp_path, train__max_steps=2), progress=SilentProgress())
+    with pytest.raises(ConfigError, match=r"holds an adapter, and transformers compares whole models; write it with its base"):
+        verify(result.folder / "final")
+    assert verify(write_merged(result.folder / "final", tmp_path / "merged")).is_equal
+
+
+def test_a_frozen_base_is_kept_in_the_precision_that_it_computes_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: dict[str, dict[str, torch.dtype]] = {}
+
+    def run(name: str) -> Path:
+        load = adapting.load_for_run
+
+        def kept(*args: Any) -> Any:
+            model = load(*args)
+            loaded[name] = {key: parameter.dtype for key, parameter in model.named_parameters() if not parameter.requires_grad}
+            assert all(parameter.dtype == torch.float32 for parameter in model.parameters() if parameter.requires_grad)
+            return model
+
+        monkeypatch.setattr(runs, "load_for_run", kept)
+        found = train(with_adapter(tmp_path, parallel__precision="bfloat16", train__max_steps=3), progress=SilentProgress()).folder
+        monkeypatch.setattr(runs, "load_for_run", load)
+        return found
+
+    half = run("half")
+    monkeypatch.setattr(adapting, "_store_in", lambda *_: None)
+    whole = run("whole")
+    assert set(loaded["half"].values()) == {torch.bfloat16}
+    assert set(loaded["whole"].values()) == {torch.float32}
+    ours, theirs = load_file(half / WEIGHTS), load_file(whole / WEIGHTS)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_a_missing_base_is_named(tmp_path: Path) -> None:
