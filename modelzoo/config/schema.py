@@ -31,13 +31,26 @@ __all__ = [
     "Truncation",
 ]
 
-TrainingTask = Literal["classification", "token_classification", "question_answering", "masked_lm", "causal_lm", "seq2seq_lm"]
+TrainingTask = Literal[
+    "classification", "token_classification", "question_answering", "multiple_choice", "masked_lm", "causal_lm", "seq2seq_lm"
+]
+DataForm = Literal[
+    "superglue/boolq",
+    "superglue/cb",
+    "superglue/copa",
+    "superglue/multirc",
+    "superglue/record",
+    "superglue/rte",
+    "superglue/wic",
+    "superglue/wsc",
+]
 Truncation = Literal["longest_first", "only_first", "only_second", "error"]
 
 METRICS: dict[str, tuple[str, ...]] = {
     "classification": ("accuracy", "f1", "mcc", "loss"),
     "token_classification": ("f1", "accuracy", "loss"),
     "question_answering": ("f1", "exact_match", "loss"),
+    "multiple_choice": ("accuracy", "f1", "exact_match", "loss"),
     "masked_lm": ("loss", "perplexity", "accuracy"),
     "causal_lm": ("loss", "perplexity", "accuracy", "exact_match", "f1"),
     "seq2seq_lm": ("loss", "perplexity", "accuracy", "exact_match", "f1"),
@@ -102,6 +115,8 @@ class DataSettings(Section):
     """Validation rows, in the same forms; without them nothing is evaluated during training."""
     test: Annotated[str | None, Key("", ("test_file",))] = None
     """Test rows, in the same forms; evaluated once, at the end, with the kept weights."""
+    form: DataForm | None = None
+    """Published form that the rows have; they become rows of model.task. Null finds the columns by their names."""
     columns: dict[str, str] = Field(default_factory=dict)
     """Which column plays which role ({text_a: question, label: answer}); "summarize: {document}" fills a text from columns."""
     label_names: Annotated[list[str] | None, Field(min_length=1)] = None
@@ -257,10 +272,13 @@ class RunSettings(Section):
                 f"use {' or '.join(known)}"
             )
         writes = self.model.task in WRITING_TASKS
-        if writes and self.metric in WRITTEN_METRICS and self.evaluation.max_new_tokens is None:
+        has_choices = self.data.form is not None or "choices" in self.data.columns
+        if writes and self.metric in WRITTEN_METRICS and self.evaluation.max_new_tokens is None and not has_choices:
             raise ValueError(
                 f"evaluation.metric={self.metric} compares texts that the model writes; add evaluation.max_new_tokens=TOKENS"
             )
+        if self.data.form is not None and self.data.columns:
+            raise ValueError(f"data.columns has no effect with data.form={self.data.form}, whose columns are known; leave one out")
         for (section, key), tasks in _OF_TASKS.items():
             value = getattr(getattr(self, section), key)
             if value is not None and self.model.task not in tasks:

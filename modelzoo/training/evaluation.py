@@ -10,6 +10,7 @@ from torch import nn
 from modelzoo.data import TokenizedDataset
 from modelzoo.models.model import Model, Task
 from modelzoo.runtime import World, connect, failing_together
+from modelzoo.training.choosing import ChoosingSet, choice_metrics, choosing_set, likeliest
 from modelzoo.training.forward_all import evaluating, forward_all
 from modelzoo.training.limits import limits_of, scored_size
 from modelzoo.training.opening import given_rows, open_model
@@ -36,6 +37,8 @@ class EvaluationSet:
     """Given where the logits are over the vocabulary."""
     writing: WritingSet | None = None
     """The rows as prompts, where the model is to write and its texts are compared."""
+    choosing: ChoosingSet | None = None
+    """The choices of the rows, where a language model compares them."""
 
     @property
     def num_tokens(self) -> int:
@@ -74,6 +77,9 @@ def measure(
     if samples.writing is not None:
         with evaluating(model):
             values |= written_metrics(cast(Model, model), samples.writing, world, wants_stop=wants_stop)
+    if samples.choosing is not None:
+        chosen = likeliest(model, samples.choosing, world, wants_stop=wants_stop)
+        values |= choice_metrics(samples.choosing.rows, [number for number, _ in chosen])
     return values
 
 
@@ -113,10 +119,12 @@ def evaluate(
         recipe = opened.recipe(columns=columns, max_length=max_length, source=source)
         dataset = TokenizedDataset.from_rows(some, recipe, limits_of(model))
         wanted = opened.max_new_tokens(max_new_tokens)
-        writing = None
+        writing = choosing = None
         if wanted is not None:
             writing = writing_set(some, recipe, model, max_new_tokens=wanted, batch_tokens=batch_tokens)
-        samples = EvaluationSet("rows", dataset, some, recipe.columns or {}, batch_tokens, scored_size(model), writing)
+        elif dataset.form == "choice":
+            choosing = choosing_set(some, recipe, limits_of(model), batch_tokens=batch_tokens, vocab_size=scored_size(model))
+        samples = EvaluationSet("rows", dataset, some, recipe.columns or {}, batch_tokens, scored_size(model), writing, choosing)
         values = measure(model.to(world.device), samples, world)
     majority = dataset.report.majority_share
     return values if majority is None else {**values, "majority": majority}

@@ -11,6 +11,7 @@ import torch
 from modelzoo import hub
 from modelzoo.config import METRICS, RunSettings, load_settings
 from modelzoo.data import Tokenizer, load_tokenizer, read_rows
+from modelzoo.data.superglue import superglue_rows
 from modelzoo.data.tasks import Recipe, task_spec
 from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.adapted import tokenizer_folder
@@ -148,10 +149,16 @@ def given_rows(
         max_rows = data.max_rows if max_rows is None else max_rows
     if isinstance(rows, str | os.PathLike):
         place = os.fspath(rows)
-        return read_rows(place, split=_split(split), max_rows=max_rows), Path(place).name
+        return _of_form(opened, read_rows(place, split=_split(split), max_rows=max_rows), Path(place).name), Path(place).name
     if not rows:
         raise DataError("rows: expected at least one row, found none")
-    return rows[:max_rows], "rows"
+    return _of_form(opened, rows[:max_rows], "rows"), "rows"
+
+
+def _of_form(opened: OpenedModel, rows: Rows, source: str) -> Rows:
+    """Return rows of the form that the run's had as rows of the task."""
+    form = opened.settings.data.form if opened.settings is not None else None
+    return rows if form is None else superglue_rows(rows, form, opened.model.task, source=source)
 
 
 def _split(split: str | None) -> Any:

@@ -15,11 +15,13 @@ from modelzoo.config import RunSettings
 from modelzoo.data import TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
 from modelzoo.data.labels import LabelTable, collect_names
 from modelzoo.data.store import StoredDataset, is_store
+from modelzoo.data.superglue import superglue_rows
 from modelzoo.data.tasks import Recipe, find_columns, task_spec
 from modelzoo.errors import ConfigError
 from modelzoo.models.auto import find_pretrained
 from modelzoo.models.model import Model
 from modelzoo.models.pretrained import Pretrained
+from modelzoo.training.choosing import choice_rows, choosing_set, metric_missing
 from modelzoo.training.evaluation import EvaluationSet
 from modelzoo.training.limits import has_labels, limits_of, require_plain_inputs, scored_size
 from modelzoo.training.writing import writing_set
@@ -130,14 +132,26 @@ def _samples(
     settings: RunSettings, split: str, dataset: TokenizedDataset, rows: Rows, model: Model, tokenizer: Tokenizer
 ) -> EvaluationSet:
     """Return a split as it is evaluated."""
-    wanted, writing = settings.evaluation.max_new_tokens, None
+    wanted, writing, choosing = settings.evaluation.max_new_tokens, None, None
+    recipe = _recipe(settings, split, tokenizer, model)
+    if dataset.form == "choice" or settings.model.task == "multiple_choice":
+        found = choice_rows(rows, settings.model.task, settings.data.columns, source=recipe.source)
+        if found is not None and (error := metric_missing(settings.metric, found, recipe.source)) is not None:
+            raise error
+        if wanted is None:
+            choosing = choosing_set(
+                rows,
+                recipe,
+                limits_of(model),
+                batch_tokens=settings.evaluation.batch_tokens,
+                vocab_size=scored_size(model),
+            )
     if wanted is not None:
         if not rows:
             raise ConfigError(
                 f"evaluation.max_new_tokens={wanted}: data.{split} is a token store, which holds no prompts; add "
                 "evaluation.max_new_tokens=null, or give a file of rows"
             )
-        recipe = _recipe(settings, split, tokenizer, model)
         batch_tokens = settings.evaluation.batch_tokens
         writing = writing_set(rows, recipe, model, max_new_tokens=wanted, batch_tokens=batch_tokens)
     return EvaluationSet(
@@ -148,6 +162,7 @@ def _samples(
         batch_tokens=settings.evaluation.batch_tokens,
         vocab_size=scored_size(model),
         writing=writing,
+        choosing=choosing,
     )
 
 
@@ -175,10 +190,17 @@ def _read(settings: RunSettings, split: str) -> list[dict[str, Any]] | None:
     data = settings.data
     file = getattr(data, split)
     if file is not None:
-        return [] if is_store(file) else read_rows(file, max_rows=data.max_rows)
+        return [] if is_store(file) else _of_form(settings, split, read_rows(file, max_rows=data.max_rows))
     if data.name is None or split == "test":
         return None
-    return read_rows(data.name, split="train" if split == "train" else "validation", max_rows=data.max_rows)
+    rows = read_rows(data.name, split="train" if split == "train" else "validation", max_rows=data.max_rows)
+    return _of_form(settings, split, rows)
+
+
+def _of_form(settings: RunSettings, split: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of the form that the settings name as rows of the task."""
+    form = settings.data.form
+    return rows if form is None else superglue_rows(rows, form, settings.model.task, source=source_name(settings, split))
 
 
 def _label_names(settings: RunSettings, rows: Rows, folder: Path, tokenizer: Tokenizer) -> tuple[str, ...] | None:

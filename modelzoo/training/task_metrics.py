@@ -5,8 +5,10 @@ from typing import Any
 
 from modelzoo.data import TokenizedDataset
 from modelzoo.data.tasks import find_columns, task_spec
+from modelzoo.data.tasks.choices import read_groups
 from modelzoo.runtime import World
 from modelzoo.training.answers import AnswerMetrics
+from modelzoo.training.choosing import choice_metrics, choice_rows, grouped_share
 from modelzoo.training.forward_all import ForwardBatch
 from modelzoo.training.metrics import ClassificationMetrics, LossMetrics, TokenMetrics
 from modelzoo.training.spans import Span, best_spans, better_span
@@ -34,7 +36,10 @@ class TaskMetrics:
         self._right_tokens = [0.0, 0.0]
         self._spans: dict[int, Span] = {}
         self._rows, self._columns = rows, columns
+        self._chosen: dict[int, int] = {}
+        self._groups: list[str] | None = None
         if dataset.task == "classification":
+            self._groups = read_groups(rows, find_columns(rows, dataset.task, columns)) if rows else None
             self._labels = ClassificationMetrics(len(dataset.label_names))
         elif dataset.task == "token_classification":
             self._labels = TokenMetrics(dataset.label_names)
@@ -43,8 +48,13 @@ class TaskMetrics:
         """Add the samples of a forward."""
         output = batch.output
         self._loss.update(float(output.loss), batch.num_targets)
+        if self._groups is not None or self._dataset.task == "multiple_choice":
+            best = output.logits.argmax(-1).tolist()
+            self._chosen |= {self._dataset.rows[index]: number for index, number in zip(batch.indices, best, strict=True)}
         if self._labels is not None:
             self._labels.update(output.logits.argmax(-1).cpu(), batch.tensors["labels"].cpu())
+        elif self._dataset.task == "multiple_choice":
+            pass
         elif self._spec.scores_vocabulary:
             labels, best = batch.tensors["labels"], output.logits.argmax(-1)
             right = ((best[:, :-1] == labels[:, 1:]) if self._spec.predicts_next else (best == labels)).sum()
@@ -60,7 +70,11 @@ class TaskMetrics:
         loss = self._loss.values()
         if self._labels is not None:
             self._labels.counts = world.sum_data(self._labels.counts)
-            return {**self._labels.values(), "loss": loss["loss"]}
+            return {**self._labels.values(), **self._grouped(world), "loss": loss["loss"]}
+        if self._dataset.task == "multiple_choice":
+            rows = choice_rows(self._rows, "multiple_choice", self._columns) or []
+            chosen = self._everywhere(world)
+            return {**choice_metrics(rows, [chosen[row] for row in range(len(rows))]), "loss": loss["loss"]}
         if self._spec.scores_vocabulary:
             right, count = world.sum_data(self._right_tokens)
             return {"accuracy": right / count if count else float("nan"), **loss}
@@ -69,6 +83,19 @@ class TaskMetrics:
             for row, span in some.items():
                 _add_span(spans, row, span)
         return {**self._answer_values(spans), "loss": loss["loss"]}
+
+    def _everywhere(self, world: World) -> dict[int, int]:
+        """Return what was chosen for each row, on any rank. Collective."""
+        return {row: number for part in world.gather(self._chosen) for row, number in part.items()}
+
+    def _grouped(self, world: World) -> dict[str, float]:
+        """Return the share of groups that are right in every row, where a classifier's rows have groups. Collective."""
+        if self._groups is None:
+            return {}
+        chosen = self._everywhere(world)
+        items = range(len(self._dataset))
+        right = [self._dataset.item(item)["labels"] == chosen[self._dataset.rows[item]] for item in items]
+        return {"exact_match": grouped_share([self._groups[self._dataset.rows[item]] for item in items], right)}
 
     def majority(self) -> float | None:
         """Return the accuracy of always answering with the commonest label, after `values`; None for other tasks."""

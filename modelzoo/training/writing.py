@@ -6,11 +6,13 @@ from typing import Any
 
 from modelzoo.data import Tokenizer, micro_batches
 from modelzoo.data.tasks import PromptRows, Recipe, encode_prompts
+from modelzoo.data.tasks.choices import ChoiceRow
 from modelzoo.errors import DataError
 from modelzoo.generation import GenerationSettings, generate
 from modelzoo.models.model import Model
 from modelzoo.runtime import World
 from modelzoo.training.answers import AnswerMetrics
+from modelzoo.training.choosing import choice_metrics, choice_rows, written_choice
 from modelzoo.training.forward_all import EvaluationStopped
 
 __all__ = ["MAX_NEW_TOKENS", "WritingSet", "writing_set", "written_metrics", "written_texts"]
@@ -28,6 +30,8 @@ class WritingSet:
     max_new_tokens: int
     batch_tokens: int
     """Most tokens of one batch on one process, those that are written included; a longer row stands alone."""
+    choices: list[ChoiceRow] | None = None
+    """The rows, where they have choices: what is written is one of them, or wrong."""
 
 
 def writing_set(
@@ -58,7 +62,8 @@ def writing_set(
                     f"{recipe.source}: row {row + 1}: a prompt of {len(ids)} tokens and max_new_tokens={max_new_tokens} do not fit "
                     f"1 to {model.max_length} tokens; shorten the prompt, or lower max_new_tokens"
                 )
-    return WritingSet(prompts, recipe.tokenizer, max_new_tokens, batch_tokens)
+    choices = choice_rows(rows, recipe.task, recipe.columns, source=recipe.source) if recipe.labelled else None
+    return WritingSet(prompts, recipe.tokenizer, max_new_tokens, batch_tokens, choices)
 
 
 def written_texts(
@@ -108,6 +113,8 @@ def written_metrics(
 ) -> dict[str, float]:
     """Return `exact_match` and `f1` of what the model writes against the best of each row's answers. Collective.
 
+    Where the rows have choices, what is written is mapped back to them, and the metrics are those of `choice_metrics`.
+
     Args:
         model: As of `written_texts`.
         samples: With answers.
@@ -119,6 +126,9 @@ def written_metrics(
     """
     metrics = AnswerMetrics()
     texts = written_texts(model, samples, world, wants_stop=wants_stop, prepack=False)
+    if samples.choices is not None:
+        chosen = [written_choice(text, row) for text, row in zip(texts, samples.choices, strict=True)]
+        return choice_metrics(samples.choices, chosen, texts)
     for text, answers in zip(texts, samples.prompts.answers, strict=True):
         metrics.update(text, answers)
     return metrics.values()

@@ -156,7 +156,7 @@ def test_hugging_face_names_are_translated_and_said(word: str, path: str, value:
         ),
         (
             "model.task=translation",
-            "one of classification, token_classification, question_answering, masked_lm, "
+            "one of classification, token_classification, question_answering, multiple_choice, masked_lm, "
             "causal_lm, seq2seq_lm; found 'translation'",
         ),
         ("data.label_names=[true,false]", "found true; put it in quotes"),
@@ -209,6 +209,6 @@ def test_text_settings_keep_digits_as_they_are_typed() -> None:
 
 def test_unknown_recipe_suggests_and_lists() -> None:
     assert "did you mean bert-boolq?" in problems_of("bert-boolk")
-    assert "there are bert-boolq, demo" in problems_of("xyz")
+    assert "there are bert-boolq, bert-" in problems_of("xyz")
     assert "xyz.yaml does not exist" in problems_of("xyz.yaml")
     assert "expected a .yaml file or a folder that holds recipe.yaml" in problems_of("some/where")
