@@ -24,6 +24,7 @@ MEANINGS = {
 }
 SHARES = (50, 90, 99)
 MOST_ITEMS = 2000
+LEAST_UNKNOWN = 0.001
 
 
 def data_show(
@@ -66,7 +67,7 @@ def data_show(
         if known["ends"] is not None:
             share, end = f"{known['ends']:.1%} of {known['items']:,} items", known["end_token"]
             say(f"\n end of text of {split}: {share} end in {end} with loss on it")
-        if known["unknown"]:
+        if known["unknown"] >= LEAST_UNKNOWN:
             say(f"\n unknown tokens of {split}: {known['unknown']:.1%}; the tokenizer has no token for some of the text")
 
 
@@ -92,7 +93,10 @@ def _facts(dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> dict[str, Any
 
 def _unknown_share(dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> float:
     """Return the share of tokens that stand for text without a token, among the first items."""
-    if tokenizer.unk_id is None:
+    if tokenizer.unk_id is None or tokenizer.unk_id in (
+        tokenizer.eos_id,
+        tokenizer.bos_id,
+    ):  # GPT-2's one special token is all three
         return 0.0
     ids = [token_id for index in range(min(len(dataset), MOST_ITEMS)) for token_id in dataset.item(index)["input_ids"]]
     return ids.count(tokenizer.unk_id) / len(ids)

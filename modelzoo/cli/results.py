@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["model_folder", "quiet_transformers", "say_result", "show_log"]
 
 
+GENERATES = ("causal_lm", "seq2seq_lm")
+"""Tasks whose models write text."""
+
+
 class _SayHandler(logging.Handler):
     """Writes the library's log lines as plain lines of the command."""
 
@@ -52,6 +56,9 @@ def say_result(result: "RunResult") -> None:
     """
     if result.final is None:
         raise Ended(result.exit_code)
-    rows = [["final", str(result.final)]]
-    rows += [["next", f"modelzoo {command}"] for command in (f"predict {result.folder} --text TEXT", f"verify {result.folder}")]
+    from modelzoo.report import read_run
+
+    use = "generate" if read_run(result.folder).section("model").get("task") in GENERATES else "predict"
+    commands = (f"{use} {result.folder} --text TEXT", f"show {result.folder}", f"export {result.folder} DST --verify")
+    rows = [["final", str(result.final)], *(["next", f"modelzoo {command}"] for command in commands)]
     say(columns(rows, indent=0, gap=4))

@@ -200,6 +200,9 @@ def _data_name(run: RunFiles) -> tuple[str, str | None, str | None]:
     """Return what the data are called, and their hub id and config if they are from there."""
     name = run.section("data").get("name")
     if isinstance(name, str) and name and not Path(name).is_absolute():
+        if ":" in name:
+            source, _, part = name.partition(":")
+            return name, source, part
         collection, _, part = name.partition("/")
         return (name, collection, part) if part and collection in COLLECTIONS else (name, name, None)
     train = run.data.get("train")

@@ -40,6 +40,17 @@ def test_the_hub_reads_metrics_base_and_licence(tmp_path: Path) -> None:
     assert not [path for path in final.iterdir() if path.name.startswith(".tmp")]
 
 
+def test_a_set_with_its_config_is_named_by_both(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "tiny-001", data__name="Salesforce/wikitext:wikitext-2-raw-v1", data__train=None, data__validation=None
+    )
+    card = ModelCard(model_card(read_run(run), result_folder(run)))
+    assert (card.data.eval_results[0].dataset_type, card.data.eval_results[0].dataset_config) == (
+        "Salesforce/wikitext",
+        "wikitext-2-raw-v1",
+    )
+
+
 def test_test_data_decide_what_is_reported(tmp_path: Path) -> None:
     run = write_run(tmp_path / "tiny-001")
     result = json.loads((run / "result.json").read_text())
