@@ -1,6 +1,7 @@
 """`modelzoo export`: a run's result as a new folder for others, with the proof in its card; and what can serve it."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Annotated, Literal
@@ -105,10 +106,9 @@ def _write(source: Path, target: Path, to: str) -> None:
 
 def _merged_card(text: str) -> str:
     """Return an adapter's card as that of the plain model that it became."""
-    imports = "from transformers import AutoTokenizer"
-    lines = [line for line in text.splitlines() if line != imports]
+    lines = [line for line in text.splitlines() if line != "from transformers import AutoTokenizer"]
     plain = "\n".join(lines).replace("library_name: peft", "library_name: transformers").replace("AutoPeftModel", "AutoModel")
-    return plain.replace("from peft import ", f"{imports}\nfrom transformers import ") + "\n"
+    return re.sub(r"(?m)^from peft import (\w+)$", r"from transformers import \1, AutoTokenizer", plain) + "\n"
 
 
 def _verify(target: Path) -> None:

@@ -59,6 +59,7 @@ def say_result(result: "RunResult") -> None:
     from modelzoo.report import read_run
 
     use = "generate" if read_run(result.folder).section("model").get("task") in GENERATES else "predict"
-    commands = (f"{use} {result.folder} --text TEXT", f"show {result.folder}", f"export {result.folder} DST --verify")
+    form = "--to merged --verify" if (result.final / "adapter_config.json").is_file() else "--verify"
+    commands = (f"{use} {result.folder} --text TEXT", f"show {result.folder}", f"export {result.folder} DST {form}")
     rows = [["final", str(result.final)], *(["next", f"modelzoo {command}"] for command in commands)]
     say(columns(rows, indent=0, gap=4))

@@ -69,6 +69,22 @@ def test_export_of_a_run_without_a_result_says_how_to_go_on(tmp_path: Path, caps
     assert "modelzoo resume" in capsys.readouterr().err
 
 
+def test_an_adapter_is_exported_as_it_is_and_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["adapter.method=lora", "adapter.train_also=[pooler]", "train.max_steps=2", "data.max_rows=32"]
+    main(["demo", f"output.folder={tmp_path}", *words])  # its proof is of whole models
+    final = tmp_path / "demo-001" / "final"
+    assert main(["export", str(tmp_path / "demo-001"), str(tmp_path / "hf")]) == 2
+    assert "is an adapter; use --to peft or --to merged" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "demo-001"), str(tmp_path / "peft"), "--to", "peft"]) == 0
+    for name in ("adapter_config.json", "README.md"):
+        assert (tmp_path / "peft" / name).read_text() == (final / name).read_text()
+    assert main(["export", str(tmp_path / "demo-001"), str(tmp_path / "merged"), "--to", "merged", "--verify"]) == 0
+    card = (tmp_path / "merged" / "README.md").read_text()
+    assert "from transformers import AutoModelForSequenceClassification, AutoTokenizer" in card
+    assert "peft" not in card.partition("## Training")[0]
+    assert "## Verified" in card
+
+
 class FakeHub:
     """Keeps what it is told; fails as often as it is asked to."""
 
