@@ -84,7 +84,7 @@ def test_two_ranks_train_write_and_evaluate_as_one_process_does(task: str, tmp_p
 @pytest.mark.parametrize("task", TASKS)
 def test_a_model_that_has_learned_writes_its_targets(task: str, tmp_path: Path) -> None:
     """It learns its training rows by heart, so all of them are written exactly, each once."""
-    changes = {"train__epochs": 40.0, "optimizer__lr": 2e-2, "evaluation__max_new_tokens": 4, "evaluation__every": None}
+    changes = {"train__epochs": 150.0, "optimizer__lr": 2e-2, "evaluation__max_new_tokens": 4, "evaluation__every": None}
     settings = language_settings(tmp_path, task, **changes)
     write_rows(tmp_path / "train.jsonl", rows := [json.loads(line) for line in (tmp_path / "train.jsonl").open()][:4])
     write_rows(tmp_path / "validation.jsonl", rows)
