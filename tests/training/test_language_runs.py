@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from modelzoo.data import load_tokenizer
 from modelzoo.errors import ConfigError, DataError
 from modelzoo.generation import generate
+from modelzoo.generation.chat_prompts import chat_prompts
 from modelzoo.models.auto import from_pretrained
 from modelzoo.report import read_records
 from modelzoo.training import SilentProgress, evaluate, predict, resume, train
@@ -105,6 +106,7 @@ def test_the_result_of_a_chat_carries_its_template_and_its_end(tmp_path: Path) -
         messages, add_generation_prompt=True, return_dict=True
     )["input_ids"]
     assert tokenizer.decode(served) == "User: the cat\n\nAssistant:"
+    assert chat_prompts(tokenizer, ["the cat"]) == ([served], (tokenizer.eos_id,))
     assert json.loads((result.final / "generation_config.json").read_text())["eos_token_id"] == tokenizer.eos_id
     expected = generate(from_pretrained(result.final), [served], tokenizer=tokenizer, max_new_tokens=3).texts
     for row in ({"text": "the cat"}, {"messages": messages}, {"instruction": "the cat"}):
