@@ -22,7 +22,13 @@ def recipes_folder() -> Path:
 
 def recipe_names() -> list[str]:
     """Return the names of the recipes that ship with the project, sorted."""
-    return sorted(file.parent.name for file in recipes_folder().glob(f"*/{_FILE}"))
+    return sorted(_files())
+
+
+def _files() -> dict[str, Path]:
+    """Return the file of each recipe: a folder's recipe.yaml goes by the folder's name, others beside it by their own."""
+    found = recipes_folder().glob("*/*.yaml")
+    return {file.parent.name if file.name == _FILE else file.stem: file for file in found}
 
 
 def recipe_path(name: str) -> Path:
@@ -36,7 +42,7 @@ def recipe_path(name: str) -> Path:
         near = closest(name, names)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
         raise ConfigError(f"recipe {name!r} is not known; {hint} A recipe of your own is given by its path: ./{name}.yaml")
-    return recipes_folder() / name / _FILE
+    return _files()[name]
 
 
 def find_recipe(name_or_path: str) -> Path:

@@ -13,6 +13,7 @@ Row = Mapping[str, Any]
 
 _BREAKS = (re.compile("<br>"), " "), (re.compile("</?b>"), "")
 _HIGHLIGHTS = (re.compile(r"([.?!\"'])\n@highlight\n"), r"\1 "), (re.compile(r"\n@highlight\n"), ". ")
+_SENTENCE = re.compile(r"^(?!I\b)\w")  # its first letter, which is small where the sentence goes on
 _PLACEHOLDER = "@placeholder"
 
 
@@ -68,7 +69,7 @@ def copa(row: Row) -> Iterator[Question]:
         "link": "because" if is_cause else "so",
     }
     choices = [
-        {"choice": fields[name], "number": name, "continued": fields[name][:1].lower() + fields[name][1:]}
+        {"choice": fields[name], "number": name, "continued": _SENTENCE.sub(lambda start: start[0].lower(), fields[name])}
         for name in ("choice1", "choice2")
     ]
     yield Question(fields=fields, label=_label(row, ("choice1", "choice2")), choices=choices)

@@ -6,8 +6,10 @@ from typing import Any
 
 from modelzoo.data import TokenizedDataset, build_dataset
 from modelzoo.data.tasks import find_columns, task_spec
+from modelzoo.errors import DataError
 from modelzoo.models.model import Model, Task
 from modelzoo.runtime import connect, failing_together
+from modelzoo.training.choosing import choosing_set, likeliest
 from modelzoo.training.forward_all import ForwardBatch, evaluating, forward_all
 from modelzoo.training.limits import has_labels, limits_of, scored_size
 from modelzoo.training.opening import OpenedModel, given_rows, open_model
@@ -53,12 +55,15 @@ def predict(
     Returns:
         classification: label, probability, probabilities by label. token_classification: words, and labels, one a word (None for
         words that were cut off). question_answering: answer, score. masked_lm: masks, the likeliest tokens of each mask with their
-        probabilities. causal_lm and seq2seq_lm: text, the likeliest token each time; for a run on chats, rows with a text alone are
-        questions of a user.
+        probabilities. multiple_choice: choice, label (its number), probabilities, one a choice. causal_lm and seq2seq_lm: text, the
+        likeliest token each time; for a run on chats, rows with a text alone are questions of a user; for a run on rows with
+        choices that compared likelihoods: choice, label, log_likelihoods, one a choice.
     """
     opened = open_model(model_or_run, task=task, allow_pickle=allow_pickle)
     some, source = given_rows(opened, rows, split, None)
     wanted = opened.max_new_tokens(max_new_tokens)
+    if opened.form == "choice" and wanted is None:
+        return _chosen(opened, some, columns, max_length, source, batch_tokens)
     if task_spec(opened.model.task).prompts is not None:
         return _written(opened, some, columns, max_length, source, wanted or MAX_NEW_TOKENS, batch_tokens)
     roles = find_columns(some, opened.model.task, _known(opened, columns), source=source, labelled=False)
@@ -92,6 +97,23 @@ def _written(
     samples = writing_set(rows, recipe, opened.model, max_new_tokens=max_new_tokens, batch_tokens=batch_tokens)
     with connect() as world, failing_together(world, "the prediction"):
         return [{"text": text} for text in written_texts(opened.model.to(world.device), samples, world)]
+
+
+def _chosen(
+    opened: OpenedModel, rows: Rows, columns: Mapping[str, str] | None, max_length: int | None, source: str, batch_tokens: int
+) -> list[dict[str, Any]]:
+    """Return the choice that a language model finds likeliest for each row."""
+    recipe = opened.recipe(columns=_known(opened, columns), max_length=max_length, source=source, labelled=False)
+    model = opened.model
+    samples = choosing_set(rows, recipe, limits_of(model), batch_tokens=batch_tokens, vocab_size=scored_size(model))
+    if samples is None:
+        raise DataError(f"{source}: the run learned to choose, but these rows have no choices; give a column of choices")
+    with connect() as world, failing_together(world, "the prediction"):
+        chosen = likeliest(model.to(world.device), samples, world)
+    return [
+        {"choice": row.names[number].strip(), "label": number, "log_likelihoods": values}
+        for row, (number, values) in zip(samples.rows, chosen, strict=True)
+    ]
 
 
 def _add(found: dict[int, Any], more: Iterable[tuple[int, Any]]) -> None:
@@ -136,7 +158,10 @@ def _read(opened: OpenedModel, dataset: TokenizedDataset, batch: ForwardBatch) -
         yield from zip(rows, best_spans(output.start_logits, output.end_logits, offsets), strict=True)
         return
     logits = output.logits.float()
-    if opened.model.task == "classification":
+    if opened.model.task == "multiple_choice":
+        for row, shares, ids in zip(rows, logits.softmax(-1).tolist(), batch.tensors["attention_mask"].any(-1), strict=True):
+            yield row, shares[: int(ids.sum())]
+    elif opened.model.task == "classification":
         for row, shares in zip(rows, logits.softmax(-1).tolist(), strict=True):
             best = max(range(len(names)), key=lambda label: shares[label])
             shown = dict(zip(names, shares, strict=True))
@@ -168,4 +193,7 @@ def _shown(task: str, row: Mapping[str, Any], roles: Mapping[str, str], value: A
         words = list(row[roles["tokens"]])
         labels = value or []
         return {"words": words, "labels": [*labels, *[None] * (len(words) - len(labels))]}
+    if task == "multiple_choice":
+        best = value.index(max(value))
+        return {"choice": row[roles.get("names", roles["choices"])][best], "label": best, "probabilities": value}
     return {"masks": value or []} if task == "masked_lm" else dict(value)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from superglue_examples import OFFICIAL
 from tiny_language_runs import gpt2_folder, pair_rows, sentences, t5_folder, write_rows
 from tiny_runs import model_folder, rows
 
 from modelzoo.config import load_settings
 from modelzoo.config.recipes import recipe_names
+from modelzoo.data.superglue import superglue_rows
 from modelzoo.training import SilentProgress, evaluate, predict, train
 
 
@@ -32,6 +34,15 @@ def questions(count: int, seed: int = 0) -> list[dict[str, Any]]:
     return made
 
 
+def superglue(name: str) -> Callable[..., list[dict[str, Any]]]:
+    """Rows of a data set of SuperGLUE, as the official files have them."""
+    return lambda count, seed=0: (OFFICIAL[name] * count)[seed : count + seed]
+
+
+def long_gpt2(folder: Path) -> Path:
+    return gpt2_folder(folder, max_positions=256)
+
+
 CASES: dict[str, tuple[Callable[[Path], Path], Callable[..., list[dict[str, Any]]], dict[str, object]]] = {
     "bert-boolq": (model_folder, rows, {}),
     "bert-pretrain": (model_folder, texts, {}),
@@ -42,6 +53,10 @@ CASES: dict[str, tuple[Callable[[Path], Path], Callable[..., list[dict[str, Any]
     "t5-pretrain": (t5_folder, texts, {}),
     "t5-text-to-text": (t5_folder, questions, {}),
 }
+for data_set in OFFICIAL:
+    CASES.setdefault(f"bert-{data_set}", (model_folder, superglue(data_set), {}))
+    CASES[f"gpt2-{data_set}"] = (long_gpt2, superglue(data_set), {"data.max_length": 200})
+    CASES[f"t5-{data_set}"] = (t5_folder, superglue(data_set), {})
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name != "demo"])
@@ -64,4 +79,6 @@ def test_a_recipe_takes_two_steps(name: str, tmp_path: Path) -> None:
     assert evaluate(result.folder)["loss"] == pytest.approx(result.history[-1]["loss"], abs=1e-5)
     asked = [json.loads(line) for line in (tmp_path / "validation.jsonl").open()]
     writes = settings.model.task in ("causal_lm", "seq2seq_lm")
-    assert len(predict(result.folder, asked, max_new_tokens=2 if writes else None)) == 3
+    form, task = settings.data.form, settings.model.task
+    count = 3 if form is None else len(superglue_rows(asked, form, task))
+    assert len(predict(result.folder, asked, max_new_tokens=2 if writes and form is None else None)) == count
