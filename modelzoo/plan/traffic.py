@@ -98,9 +98,9 @@ def _disk(model: ModelParts, work: Workload, cut: Cut, memory: MemoryPlan) -> di
     placement, count = memory.placement, work.micro_batches
     for unit, homes in zip(model.units, placement.homes if placement is not None else (), strict=placement is not None):
         size = 4 * cut.tier_sizes(unit).shard
-        values, moments, gradients = (
-            size * (homes[kind] == "disk") * times for kind, times in (("parameters", 1), ("exp_avg", 2), ("gradients", 1))
-        )
+        values = size * (homes["parameters"] == "disk")
+        moments = 2 * size * (homes["exp_avg"] == "disk")
+        gradients = size * (homes["gradients"] == "disk")
         is_trained = any(unit.trained)
         phases["forward"][0] += count * values
         phases["backward"][0] += count * values * unit.is_block + (count - 1) * gradients
