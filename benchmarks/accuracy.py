@@ -71,13 +71,13 @@ def _modelzoo(options: argparse.Namespace) -> list[dict[str, float]]:
 
 def _rows_of_task(options: argparse.Namespace) -> tuple[Rows, Rows]:
     """Return the rows with the columns that the task looks for."""
-    from modelzoo.data.superglue import superglue_rows
+    from modelzoo.data.published import published_rows
     from modelzoo.data.tasks import find_columns
 
     found = []
     for rows in _split(options):
         if options.form:
-            found.append(superglue_rows(rows, options.form, _task(options)))
+            found.append(published_rows(rows, options.form, _task(options)))
             continue
         columns = find_columns(rows, _task(options))
         found.append([{role: row[column] for role, column in columns.items()} for row in rows])

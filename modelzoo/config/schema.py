@@ -43,6 +43,7 @@ DataForm = Literal[
     "superglue/rte",
     "superglue/wic",
     "superglue/wsc",
+    "lcqmc",
 ]
 Truncation = Literal["longest_first", "only_first", "only_second", "error"]
 

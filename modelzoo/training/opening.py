@@ -11,7 +11,7 @@ import torch
 from modelzoo import hub
 from modelzoo.config import METRICS, RunSettings, load_settings
 from modelzoo.data import Tokenizer, load_tokenizer, read_rows
-from modelzoo.data.superglue import superglue_rows
+from modelzoo.data.published import published_rows
 from modelzoo.data.tasks import Recipe, task_spec
 from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.adapted import tokenizer_folder
@@ -158,7 +158,7 @@ def given_rows(
 def _of_form(opened: OpenedModel, rows: Rows, source: str) -> Rows:
     """Return rows of the form that the run's had as rows of the task."""
     form = opened.settings.data.form if opened.settings is not None else None
-    return rows if form is None else superglue_rows(rows, form, opened.model.task, source=source)
+    return rows if form is None else published_rows(rows, form, opened.model.task, source=source)
 
 
 def _split(split: str | None) -> Any:

@@ -14,8 +14,8 @@ from modelzoo import hub
 from modelzoo.config import RunSettings
 from modelzoo.data import TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
 from modelzoo.data.labels import LabelTable, collect_names
+from modelzoo.data.published import published_rows
 from modelzoo.data.store import StoredDataset, is_store
-from modelzoo.data.superglue import superglue_rows
 from modelzoo.data.tasks import Recipe, find_columns, task_spec
 from modelzoo.errors import ConfigError
 from modelzoo.models.auto import find_pretrained
@@ -200,7 +200,7 @@ def _read(settings: RunSettings, split: str) -> list[dict[str, Any]] | None:
 def _of_form(settings: RunSettings, split: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows of the form that the settings name as rows of the task."""
     form = settings.data.form
-    return rows if form is None else superglue_rows(rows, form, settings.model.task, source=source_name(settings, split))
+    return rows if form is None else published_rows(rows, form, settings.model.task, source=source_name(settings, split))
 
 
 def _label_names(settings: RunSettings, rows: Rows, folder: Path, tokenizer: Tokenizer) -> tuple[str, ...] | None:

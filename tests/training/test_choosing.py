@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from distributed import run_distributed
+from published_examples import OFFICIAL
 from safetensors.torch import load_file
-from superglue_examples import OFFICIAL
 from tiny_language_runs import gpt2_folder, t5_folder
 from tiny_runs import model_folder, rows, settings_for, write_rows
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from superglue_examples import OFFICIAL
+from published_examples import OFFICIAL
 from tiny_language_runs import gpt2_folder, pair_rows, sentences, t5_folder, write_rows
 from tiny_runs import model_folder, rows
 
 from modelzoo.config import load_settings
 from modelzoo.config.recipes import recipe_names
-from modelzoo.data.superglue import superglue_rows
+from modelzoo.data.published import published_rows
 from modelzoo.training import SilentProgress, evaluate, predict, train
 
 
@@ -80,5 +80,5 @@ def test_a_recipe_takes_two_steps(name: str, tmp_path: Path) -> None:
     asked = [json.loads(line) for line in (tmp_path / "validation.jsonl").open()]
     writes = settings.model.task in ("causal_lm", "seq2seq_lm")
     form, task = settings.data.form, settings.model.task
-    count = 3 if form is None else len(superglue_rows(asked, form, task))
+    count = 3 if form is None else len(published_rows(asked, form, task))
     assert len(predict(result.folder, asked, max_new_tokens=2 if writes and form is None else None)) == count

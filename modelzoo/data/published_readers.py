@@ -1,4 +1,4 @@
-"""What stands in a row of each data set of SuperGLUE, in the official release's form and in the hub's."""
+"""What stands in a row of each published data set: SuperGLUE's in the official release's form and in the hub's, and LCQMC's."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from modelzoo.data.columns import show
 
-__all__ = ["Question", "Reader", "boolq", "copa", "entailment", "multirc", "record", "wic", "wsc"]
+__all__ = ["Question", "Reader", "boolq", "copa", "entailment", "lcqmc", "multirc", "record", "wic", "wsc"]
 
 Row = Mapping[str, Any]
 
@@ -73,6 +73,13 @@ def copa(row: Row) -> Iterator[Question]:
         for name in ("choice1", "choice2")
     ]
     yield Question(fields=fields, label=_label(row, ("choice1", "choice2")), choices=choices)
+
+
+def lcqmc(row: Row) -> Iterator[Question]:
+    """Read a row of LCQMC's form (AFQMC, BUSTM, PAWS-X): sentence1 and sentence2, or text_a and text_b, label."""
+    names = ("sentence1", "sentence2") if "sentence1" in row else ("text_a", "text_b")
+    fields = {"sentence1": _text(row, names[0]), "sentence2": _text(row, names[1])}
+    yield Question(fields=fields, label=_label(row, ("0", "1")))
 
 
 def multirc(row: Row) -> Iterator[Question]:

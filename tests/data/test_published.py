@@ -4,10 +4,10 @@ import copy
 from typing import Any
 
 import pytest
-from superglue_examples import HUB, OFFICIAL
+from published_examples import HUB, OFFICIAL
 
 from modelzoo.config.schema import DataForm
-from modelzoo.data.superglue import SUPERGLUE, superglue_rows
+from modelzoo.data.published import PUBLISHED, published_rows
 from modelzoo.errors import DataError
 
 Row = dict[str, Any]
@@ -195,13 +195,24 @@ def own_task(name: str) -> str:
 @pytest.mark.parametrize("rows", [OFFICIAL, HUB], ids=["official", "hub"])
 def test_rows_are_what_is_written_down(rows: dict[str, list[Row]], name: str) -> None:
     form = f"superglue/{name}"
-    assert superglue_rows(rows[name], form, own_task(name)) == ENCODERS[name]
-    assert superglue_rows(rows[name], form, "causal_lm") == DECODERS[name]
-    assert superglue_rows(rows[name], form, "seq2seq_lm") == BOTH[name]
+    assert published_rows(rows[name], form, own_task(name)) == ENCODERS[name]
+    assert published_rows(rows[name], form, "causal_lm") == DECODERS[name]
+    assert published_rows(rows[name], form, "seq2seq_lm") == BOTH[name]
 
 
 def test_every_data_set_is_a_value_of_the_setting_and_has_rows_here() -> None:
-    assert set(SUPERGLUE) == set(DataForm.__args__) == {f"superglue/{name}" for name in OFFICIAL}  # type: ignore[attr-defined]  # a Literal's
+    assert set(PUBLISHED) == set(DataForm.__args__) == {"lcqmc", *(f"superglue/{name}" for name in OFFICIAL)}  # type: ignore[attr-defined]  # a Literal's
+
+
+@pytest.mark.parametrize("names", [("sentence1", "sentence2"), ("text_a", "text_b")])
+def test_rows_of_lcqmc_are_asked_in_chinese(names: tuple[str, str]) -> None:
+    rows = [{names[0]: "天晴吗", names[1]: "今天晴吗", "label": "1"}, {names[0]: "吃饭", names[1]: "睡觉", "label": 0}]
+    wanted = [("“天晴吗”与“今天晴吗”的意思", 1), ("“吃饭”与“睡觉”的意思", 0)]
+    for task, role in (("causal_lm", "prompt"), ("seq2seq_lm", "source")):
+        made = [{role: text, "choices": ["不同", "相同"], "label": label} for text, label in wanted]
+        assert published_rows(rows, "lcqmc", task) == made
+    made = published_rows(rows, "lcqmc", "classification")
+    assert made == [{"text_a": "天晴吗", "text_b": "今天晴吗", "label": "1"}, {"text_a": "吃饭", "text_b": "睡觉", "label": "0"}]
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
@@ -214,7 +225,7 @@ def test_rows_without_labels_are_read_for_prediction(name: str) -> None:
         for question in row.get("passage", {}).get("questions", []) if name == "multirc" else []:
             for answer in question["answers"]:
                 answer.pop("label")
-    assert {row["label"] for row in superglue_rows(rows, f"superglue/{name}", own_task(name))} == {None}
+    assert {row["label"] for row in published_rows(rows, f"superglue/{name}", own_task(name))} == {None}
 
 
 @pytest.mark.parametrize(
@@ -256,24 +267,24 @@ def test_a_bad_row_is_refused_by_row_and_column(name: str, changes: Row, problem
     rows = copy.deepcopy(OFFICIAL[name])
     rows[1] |= changes
     with pytest.raises(DataError) as caught:
-        superglue_rows(rows, f"superglue/{name}", own_task(name), source="train.jsonl")
+        published_rows(rows, f"superglue/{name}", own_task(name), source="train.jsonl")
     assert str(caught.value).startswith(f"train.jsonl: row 2: {problem}")
-    assert f"give rows as SuperGLUE's {name} has them" in str(caught.value)
+    assert f"give rows as superglue/{name} has them" in str(caught.value)
 
 
 def test_all_bad_rows_are_listed_at_once() -> None:
     rows = [{**row, "label": "perhaps"} for row in OFFICIAL["boolq"]]
     with pytest.raises(DataError, match=r"2 rows have a problem(.|\n)*row 1: (.|\n)*row 2: "):
-        superglue_rows(rows, "superglue/boolq", "causal_lm")
+        published_rows(rows, "superglue/boolq", "causal_lm")
 
 
 def test_a_task_that_does_not_fit_is_refused() -> None:
     with pytest.raises(DataError, match=r"is for model\.task=multiple_choice, causal_lm or seq2seq_lm"):
-        superglue_rows(OFFICIAL["copa"], "superglue/copa", "classification")
+        published_rows(OFFICIAL["copa"], "superglue/copa", "classification")
 
 
 def test_a_span_is_found_where_its_number_is_off_and_over_a_line_break() -> None:
     row = {"text": "It said big\nred cars win .", "label": True}
     spans = {"span1_text": "big red cars", "span1_index": 0, "span2_text": "it", "span2_index": 5}
-    made = superglue_rows([{**row, "target": spans}], "superglue/wsc", "classification")
+    made = published_rows([{**row, "target": spans}], "superglue/wsc", "classification")
     assert made[0]["text_a"] == "# It # said * big\nred cars * win ."

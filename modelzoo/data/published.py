@@ -1,4 +1,4 @@
-"""The eight data sets of SuperGLUE (Wang et al., 2019), as rows of the task that a model is trained on.
+"""Published data sets as rows of the task that a model is trained on: the eight of SuperGLUE (Wang et al., 2019), and LCQMC.
 
 Each is one line of a table: how a row is read, in the official release's form or the hub's, and what of it an encoder, a decoder
 and an encoder-decoder see. Encoders get texts and labels, or choices; decoders a prompt and words to choose from;
@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelzoo.data.columns import problem_rows
-from modelzoo.data.superglue_rows import Question, Reader, boolq, copa, entailment, multirc, record, wic, wsc
+from modelzoo.data.published_readers import Question, Reader, boolq, copa, entailment, lcqmc, multirc, record, wic, wsc
 from modelzoo.errors import DataError
 
-__all__ = ["SUPERGLUE", "superglue_rows"]
+__all__ = ["PUBLISHED", "published_rows"]
 
 Rows = Sequence[Mapping[str, Any]]
-_PREFIX = "superglue/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +44,7 @@ class _Set:
 _FALSE_TRUE = ("false", "true")
 _NO_YES = (" no", " yes")
 _WRITTEN = ("False", "True")
-SUPERGLUE: Mapping[str, _Set] = {
+PUBLISHED: Mapping[str, _Set] = {
     "superglue/boolq": _Set(
         read=boolq,
         labels=_FALSE_TRUE,
@@ -125,16 +124,26 @@ SUPERGLUE: Mapping[str, _Set] = {
         source="wsc text: {marked}",
         targets=_WRITTEN,
     ),
+    "lcqmc": _Set(
+        read=lcqmc,
+        labels=("0", "1"),
+        first="{sentence1}",
+        second="{sentence2}",
+        prompt="“{sentence1}”与“{sentence2}”的意思",
+        words=("不同", "相同"),
+        source="“{sentence1}”与“{sentence2}”的意思",
+        targets=("不同", "相同"),
+    ),
 }
 """The data sets by the names that `data.form` has for them."""
 
 
-def superglue_rows(rows: Rows, form: str, task: str, *, source: str = "data") -> list[dict[str, Any]]:
-    """Return the rows of a data set of SuperGLUE as rows of a task, whose columns have the names that the task looks for.
+def published_rows(rows: Rows, form: str, task: str, *, source: str = "data") -> list[dict[str, Any]]:
+    """Return the rows of a published data set as rows of a task, whose columns have the names that the task looks for.
 
     Args:
         rows: As the official .jsonl files or the hub have them.
-        form: One of SUPERGLUE.
+        form: One of PUBLISHED.
         task: classification or multiple_choice (whichever the data set is), causal_lm or seq2seq_lm.
         source: What the rows are called in errors.
 
@@ -145,7 +154,7 @@ def superglue_rows(rows: Rows, form: str, task: str, *, source: str = "data") ->
     Raises:
         DataError: If a row lacks a column or has a wrong value, naming row (counted from 1) and column, or the task does not fit.
     """
-    found, own = SUPERGLUE[form], "classification" if SUPERGLUE[form].labels else "multiple_choice"
+    found, own = PUBLISHED[form], "classification" if PUBLISHED[form].labels else "multiple_choice"
     if task not in (own, "causal_lm", "seq2seq_lm"):
         raise DataError(f"data.form={form} is for model.task={own}, causal_lm or seq2seq_lm, found {task}")
     made: list[dict[str, Any]] = []
@@ -156,8 +165,7 @@ def superglue_rows(rows: Rows, form: str, task: str, *, source: str = "data") ->
         except ValueError as error:
             problems.append(f"row {number}: {error}")
     if problems:
-        what = form.removeprefix(_PREFIX)
-        raise problem_rows(source, problems, f"give rows as SuperGLUE's {what} has them, or leave data.form out")
+        raise problem_rows(source, problems, f"give rows as {form} has them, or leave data.form out")
     return made
 
 
