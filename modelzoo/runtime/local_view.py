@@ -1,7 +1,7 @@
 """A module seen with this rank's part of its parameters, so that its own methods compute on that part.
 
 What is attached to a map (an adapter) declares by `tensor_parts` which of its parameters are cut with the map, as kind of the map's
-cut -> parameter -> dimension. Its other parameters stay whole and see other values on each rank, so that their gradients are summed.
+cut -> parameter -> dimension. Its other parameters stay whole and see other values on each rank: their gradients are summed.
 """
 
 from collections.abc import Mapping
