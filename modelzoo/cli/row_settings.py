@@ -27,7 +27,7 @@ _NAMES = {
     "batch_tokens": "batch_tokens",
     "evaluation.batch_tokens": "batch_tokens",
 }
-_FILES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt"}
+_FILES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt", ".conll", ".bio"}
 _NUMBERS = ("max_length", "max_rows", "batch_tokens", "max_new_tokens")
 
 

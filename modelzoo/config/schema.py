@@ -111,7 +111,7 @@ class DataSettings(Section):
     name: Annotated[str | None, Key("", ("dataset_name",))] = None
     """Data set on the hub (super_glue/boolq), or a folder with train, validation and test files."""
     train: Annotated[str | None, Key("", ("train_file",))] = None
-    """Training rows: a .jsonl, .json, .csv, .tsv or .parquet file, or a .txt file, which is one text; in place of data.name."""
+    """Training rows: a .jsonl, .json, .csv, .tsv, .parquet, .conll or .txt file (one text); in place of data.name."""
     validation: Annotated[str | None, Key("", ("validation_file",))] = None
     """Validation rows, in the same forms; without them nothing is evaluated during training."""
     test: Annotated[str | None, Key("", ("test_file",))] = None

@@ -16,7 +16,7 @@ __all__ = ["Split", "iterate_rows", "read_rows"]
 
 Split = Literal["train", "validation", "test"]
 
-_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")
+_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt", ".conll", ".bio")
 _SHARD = re.compile(r"(?P<name>[a-z]+)-\d{5}-of-(?P<total>\d{5})")
 # What people call the files of a split.
 _SPLIT_NAMES: dict[str, tuple[str, ...]] = {
@@ -32,9 +32,10 @@ def read_rows(
     """Read the rows of a data set.
 
     Args:
-        source: A .jsonl, .ndjson, .json, .csv, .tsv, .parquet or .txt file (a text, which is one row); a folder with one such file
-            per split (or its shards, as the hub has them); or the name of a data set for `datasets`: "boolq", "owner/name",
-            "owner/name:config", "super_glue/boolq". What exists on disk wins.
+        source: A .jsonl, .ndjson, .json, .csv, .tsv or .parquet file, a .txt file (a text, which is one row), or a .conll or .bio
+            file (a word a line, see `read_conll`); a folder with one such file per split (or its shards, as the hub has
+            them); or the name of a data set for `datasets`: "boolq", "owner/name", "owner/name:config", "super_glue/boolq". What
+            exists on disk wins.
         split: The part to read. Required for a folder and for a name; a file is one split already.
         max_rows: Only the first rows, at least 1; None for all.
         revision: Commit or tag of a data set on the hub; only for names.
@@ -96,6 +97,10 @@ def _read_file(path: Path, max_rows: int | None) -> list[dict[str, Any]]:
         from modelzoo.data.parquet import read_parquet
 
         return read_parquet(path, max_rows)
+    if suffix in (".conll", ".bio"):
+        from modelzoo.data.conll import read_conll
+
+        return read_conll(path, max_rows)
     if suffix == ".txt":
         return read_text(path)
     raise DataError(f"{path}: expected a name ending in {', '.join(_SUFFIXES)}, found {path.suffix or 'no ending'!r}")

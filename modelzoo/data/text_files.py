@@ -9,7 +9,7 @@ from typing import Any
 
 from modelzoo.errors import DataError
 
-__all__ = ["iterate_jsonl", "read_json", "read_jsonl", "read_table", "read_text"]
+__all__ = ["iterate_jsonl", "read_json", "read_jsonl", "read_lines", "read_table", "read_text"]
 
 # A first line with a longer cell is a row, not a header.
 _LONGEST_HEADER = 100
@@ -30,7 +30,7 @@ def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         DataError: As `read_jsonl`, when the line's turn has come.
     """
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         if line.strip():
             yield _object(_parse(line, f"{path}:{number}"), f"{path}:{number}")
 
@@ -41,7 +41,7 @@ def read_json(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
     Raises:
         DataError: If the file has none of these forms.
     """
-    text = "".join(line for _, line in _lines(path))
+    text = "".join(line for _, line in read_lines(path))
     if not text.strip():
         return []
     try:
@@ -69,7 +69,7 @@ def read_text(path: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: If a line is no UTF-8, or there is nothing but white space.
     """
-    text = "".join(line for _, line in _lines(path))
+    text = "".join(line for _, line in read_lines(path))
     if not text.strip():
         raise DataError(f"{path}: expected a text, found {'white space' if text else 'an empty file'}")
     return [{"text": text}]
@@ -85,7 +85,7 @@ def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
         DataError: If a line has another number of cells than the header, or the header names a column twice.
     """
     is_tsv = path.suffix.lower() == ".tsv"
-    lines = (line for _, line in _lines(path))
+    lines = (line for _, line in read_lines(path))
     reader = csv.reader(
         lines,
         delimiter="\t" if is_tsv else ",",
@@ -146,8 +146,15 @@ def _is_value(cell: str) -> bool:
     return True
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line; lines end with a line feed only, as JSON strings may hold other breaks."""
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line; lines end with a line feed only, as JSON strings may hold other breaks.
+
+    Args:
+        path: A text file.
+
+    Raises:
+        DataError: If it cannot be read or is no UTF-8; it names the line.
+    """
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):

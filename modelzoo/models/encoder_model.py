@@ -131,8 +131,8 @@ class EncoderModel(Model):
             attention_mask: (B, T), non-zero where there is a token; None when all are.
             token_type_ids: (B, T) int64 in [0, type_vocab_size); None for zeros.
             position_ids: (B, T) int64 positions, as Hugging Face counts them; None for the family's own count.
-            labels: "classification", "multiple_choice": (B,) int64; "token_classification", "masked_lm": (B, T) int64; -100 is ignored,
-                and so is what stands at padding.
+            labels: "classification", "multiple_choice": (B,) int64; "token_classification", "masked_lm": (B, T) int64; -100 is
+                ignored, and so is what stands at padding.
             start_positions: "question_answering": (B,) int64 column of the answer's first token.
             end_positions: "question_answering": (B,) int64 column of its last token.
 
