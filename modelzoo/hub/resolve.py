@@ -62,6 +62,7 @@ def _refuse_paths(name: str, path: Path) -> None:
     if path.is_file():
         raise CheckpointError(f"{name}: expected a model folder, found a file. Give its folder, {path.parent}")
     looks_like_path = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name.endswith("/")
+    looks_like_path = looks_like_path or (path.parent.name != "" and path.parent.is_dir())  # runs/demo-002 beside runs/demo-001
     if looks_like_path or not name.strip():
         raise CheckpointError(
             f"{shown(repr(name))}: expected a model folder, found nothing there (looked at {shown(str(path.absolute()), 300)})"

@@ -1,5 +1,6 @@
 """A model of its true sizes without any memory: from a folder or a hub id, of which its config.json is enough."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 
 from modelzoo import hub
 from modelzoo.converters import Task, converter_for
-from modelzoo.errors import ConfigError
+from modelzoo.errors import CheckpointError, ConfigError
 from modelzoo.layers import skip_initialization
 from modelzoo.models.auto import model_class
 from modelzoo.models.model import Model
@@ -32,7 +33,7 @@ def skeleton(
         ConfigError: It asks for something that its family does not build.
     """
     path = Path(name_or_path)
-    folder = path.parent if path.name == "config.json" else hub.resolve(name_or_path)
+    folder = path.parent if path.name == "config.json" else hub.resolve(name_or_path, with_weights=False)
     source = hub.read_config(folder)
     if "model_type" not in source:
         raise ConfigError(f"{folder / 'config.json'}: model_type: expected the family's name, found no such key; add it")
@@ -46,6 +47,10 @@ def skeleton(
         values |= {"num_labels": num_labels, "label_names": None}
     if dropout is not None:
         values |= {name: dropout for name in values if name.endswith("dropout")}
+    if converter.is_tied_by_tensors:
+        # where the weights lie here as well, their files say whether the head is the token table, as they do to the loader
+        with contextlib.suppress(CheckpointError):
+            values["tie_word_embeddings"] = hub.are_tied(folder, hub.ModelFacts(cls.family, task, values, source))
     config = cls.config_class(**values, source=source)
     with torch.device("meta"), skip_initialization():
         return cls(config, task)

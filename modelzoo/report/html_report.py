@@ -1,5 +1,6 @@
 """`report.html`: all that is known of a run on one page that needs neither network nor script."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from html import escape
@@ -33,18 +34,19 @@ SECTIONS: tuple[tuple[str, str, Callable[[RunFiles], str]], ...] = (
 )
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, *, is_ending: bool = False) -> Path:
     """Write the page of a run from its files, in place of an earlier one, and return its path.
 
     Args:
         folder: Of the run, finished or not.
+        is_ending: Whether this process works on the run, which is at its end.
 
     Raises:
         InputError: It is not the folder of a run.
         OSError: The page cannot be written.
     """
     target = folder / REPORT_FILE
-    text = report_html(read_run(folder))
+    text = report_html(dataclasses.replace(read_run(folder), is_ending=is_ending))
     temporary = folder / f".tmp-{REPORT_FILE}"
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, target)

@@ -43,6 +43,8 @@ class RunFiles:
     log: list[str]
     timeline: list[dict[str, Any]]
     """Of timeline.jsonl: resident bytes by kind and tier over the first steps; empty for a run without tiers."""
+    is_ending: bool = False
+    """Whether the process that works on the run reads it, at its end: its own lock then says nothing."""
 
     @property
     def name(self) -> str:

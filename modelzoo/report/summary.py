@@ -49,7 +49,7 @@ def state_of(run: RunFiles) -> State:
 
     A run holds a lock on its folder, which goes with its processes however they end.
     """
-    if _is_locked(run.folder / "run.lock"):
+    if not run.is_ending and _is_locked(run.folder / "run.lock"):
         return "running"
     ending = run.result.get("stopped")
     if ending == "finished":

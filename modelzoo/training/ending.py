@@ -78,7 +78,7 @@ def draw_and_report(directory: RunDirectory) -> None:
     try:
         if has_matplotlib():
             draw_runs([read_run(directory.path)], directory.plot)
-        write_report(directory.path)
+        write_report(directory.path, is_ending=True)
     except Exception as error:  # the run itself is saved; a page is never worth losing its end
         log.warning("%s: picture and report could not be written (%s: %s)", directory.path, type(error).__name__, error)
 

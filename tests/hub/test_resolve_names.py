@@ -65,6 +65,15 @@ def test_a_path_that_is_not_there_says_so(name: str, no_sockets: list[object]) -
     assert "expected a model folder, found nothing there" in str(error.value)
 
 
+def test_a_name_below_a_folder_that_is_here_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_sockets: list[object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "demo-001").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="'runs/demo-002': expected a model folder, found nothing there"):
+        resolve("runs/demo-002")
+
+
 def test_a_file_names_its_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_text("")
     with pytest.raises(CheckpointError, match=f"expected a model folder, found a file. Give its folder, {tmp_path}"):

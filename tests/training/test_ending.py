@@ -27,7 +27,7 @@ class Stops(SilentProgress):
 
 def test_a_finished_run_has_its_page_and_its_card(tmp_path):
     result = train(settings_for(tmp_path, train__epochs=1.0), progress=SilentProgress())
-    assert (result.folder / "report.html").is_file()
+    assert '<span class="state finished">finished</span>' in (result.folder / "report.html").read_text()
     card = (result.folder / "final" / "README.md").read_text()
     assert f"accuracy | validation | {result.best_metric:.4f}" in card
     assert "peak memory" in card
@@ -39,7 +39,7 @@ def test_a_stopped_run_has_a_page_and_says_where_it_stopped(tmp_path):
     assert result.stopped == "preempted"
     run = read_run(result.folder)
     assert (state_of(run), run.result["step"]) == ("stopped", result.step)
-    assert "stopped" in (result.folder / "report.html").read_text()
+    assert '<span class="state stopped">stopped</span>' in (result.folder / "report.html").read_text()
     assert (result.folder / "report.json").is_file()
 
 
@@ -49,13 +49,15 @@ def test_a_failed_run_says_why_in_its_log_and_page(tmp_path):
     folder = tmp_path / "runs" / "tiny-001"
     assert "ERROR RuntimeError: the lights went out" in (folder / "log.txt").read_text()
     assert state_of(read_run(folder)) == "failed"
-    assert "the lights went out" in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text()
+    assert "the lights went out" in page
+    assert '<span class="state failed">failed</span>' in page
 
 
 def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, monkeypatch, caplog):
     import modelzoo.training.ending as ending
 
-    def refuse(folder):
+    def refuse(folder, **options):
         raise OSError(28, "no space left")
 
     monkeypatch.setattr(ending, "write_report", refuse)
