@@ -100,7 +100,7 @@ def verify(
     if (folder / ADAPTER_FILES[0]).is_file():
         raise ConfigError(
             f"{folder}: holds an adapter, and transformers compares whole models; write it with its base as one model "
-            "(modelzoo export FOLDER --to merged, or modelzoo.models.adapted.write_merged) and verify that"
+            "(modelzoo export FOLDER DST --to merged --verify, or modelzoo.models.adapted.write_merged) and verify that"
         )
     ours = from_pretrained(folder, family=family, task=task, dtype="float32", allow_pickle=allow_pickle)
     new = () if ours.load_report is None else ours.load_report.new

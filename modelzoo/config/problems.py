@@ -31,7 +31,10 @@ def suggest_key(name: str) -> str:
     """Return what an unknown key could have meant: "did you mean optimizer.lr (Hugging Face: learning_rate)?"."""
     meant = short_names()
     paths = [key.path for key in list_keys(RunSettings)]
+    first, _, rest = name.partition(".")
     last = name.rpartition(".")[2]
+    if rest and closest(first, ["columns"]):  # its keys are the user's own
+        return f"did you mean data.columns.{rest}?"
     if last in ADVICE:
         return ADVICE[last]
     if last not in meant:

@@ -111,20 +111,22 @@ def _this_machine() -> Machine:
     return dataclasses.replace(find_machine("this"), program_bytes=resident_bytes() + LATER_BYTES)
 
 
-def planned_picture(plan: Plan | None) -> dict[str, Any] | None:
+def planned_picture(plan: Plan | None, budget: int | None) -> dict[str, Any] | None:
     """Return what a timeline begins with: bytes by tier, traffic and time of a step as planned.
 
     Args:
         plan: Of `forecast`.
+        budget: Bytes that the settings give to the tier that computes; None for the machine's own.
     """
     if plan is None:
         return None
+    budgets = plan.budgets if budget is None else {**plan.budgets, plan.machine.tier: budget}
     return {
         "step_s": plan.time.step,
         "stall_s": plan.time.stall,
         "tiers": {
             tier: {
-                "budget_bytes": plan.budgets.get(tier) or None,
+                "budget_bytes": budgets.get(tier) or None,
                 "peak_bytes": plan.memory.peak(tier),
                 "lines": {line.name: line.size_bytes for line in lines},
             }

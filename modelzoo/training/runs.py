@@ -26,7 +26,7 @@ from modelzoo.runtime import (
     raise_together,
     seed_everything,
 )
-from modelzoo.runtime.tiers import tiers_of
+from modelzoo.runtime.tiers import budget_bytes, tiers_of
 from modelzoo.runtime.tiers.timeline import Timeline
 from modelzoo.training.adapting import base_fingerprint, describe_trained, load_for_run, skeleton_for_run, write_final
 from modelzoo.training.attempt import attempt
@@ -157,7 +157,9 @@ def _train_and_finish(
     _say_start(progress, settings, data, model, world, directory)
     job = _job(settings, data, model, directory, plan, base_fingerprint(settings, data.pretrained.folder, world))
     if tiers is not None and world.is_main:
-        Timeline(model, tiers, job.optimizer, directory.timeline, planned=planned_picture(plan))
+        Timeline(
+            model, tiers, job.optimizer, directory.timeline, planned=planned_picture(plan, budget_bytes(settings.memory, world))
+        )
     # dropout draws differ between shares of the data; on one process nothing depends on how many numbers the new head took
     seed_everything(settings.train.seed + 1 + world.data_rank)
     state = restore(job, world, progress)

@@ -133,6 +133,8 @@ def test_hugging_face_names_are_translated_and_said(word: str, path: str, value:
         ("lerning_rate=3e-5", "lerning_rate: is not known; did you mean optimizer.lr (Hugging Face: learning_rate)?"),
         ("epoch=2", "epoch: is not known; did you mean train.epochs?"),
         ("train.bacth_size=8", "train.bacth_size: is not known; did you mean train.batch_size?"),
+        ("columns.text_a=question", "columns.text_a: is not known; did you mean data.columns.text_a?"),
+        ("colums.label=x", "colums.label: is not known; did you mean data.columns.label?"),
         ("train.lr=1e-4", "train.lr: is not known; did you mean optimizer.lr?"),
         ("gradient_accumulation_steps=2", "train.micro_batch_size bounds one forward"),
         ("output_dir=x", "use output.folder=FOLDER"),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from test_runs import StopAt, assert_same_end
@@ -62,6 +63,7 @@ def test_a_run_is_stopped_on_one_home_and_resumed_on_the_other(tmp_path, first, 
 def test_a_run_with_tiers_leaves_a_timeline_with_its_plan(tmp_path):
     result = train(settings_for(tmp_path, **memory_of(tmp_path)), progress=SilentProgress())
     lines = [json.loads(line) for line in (result.folder / "timeline.jsonl").read_text().splitlines()]
+    assert lines[0]["tiers"]["host"]["budget_bytes"] == int(0.9 * psutil.virtual_memory().total)
     assert lines[0]["kind"] == "plan"
     assert lines[0]["tiers"]["host"]["peak_bytes"] > 0
     assert lines[0]["step_s"] > 0
