@@ -206,7 +206,7 @@ def size_problems(
                 stated = ", ".join(f"{field}={values[field]}" for field in fields)
                 lines[name] = f"{name}: expected shape {list(expected)} ({stated}), found {list(shape)}"
     field = "num_labels" if task in _LABELLED else "vocab_size"
-    count = 1 if task == "multiple_choice" else values[field]
+    count = 1 if task == "multiple_choice" else values.get(field, 0)
     stated = "one score a choice" if task == "multiple_choice" else f"{field}={count}"
     for name in (name for name in _OUTPUTS if name in shapes and name not in lines):
         expected = (count, *shapes[name][1:])

@@ -65,7 +65,7 @@ FOREIGN: dict[str, set[str]] = {
     "adapters": {"torch"},
     "models": {"torch"},
     "runtime": {"numpy", "safetensors", "torch"},
-    "data": {"datasets", "huggingface_hub", "jinja2", "numpy", "pyarrow", "tokenizers", "torch", "transformers"},
+    "data": {"PIL", "datasets", "huggingface_hub", "jinja2", "numpy", "pyarrow", "tokenizers", "torch", "transformers"},
     "plan": {"pydantic", "torch", "yaml"},
     "report": {"huggingface_hub", "matplotlib", "yaml"},
     "training": {"IPython", "matplotlib", "numpy", "psutil", "rich", "torch", "trackio", "wandb"},

@@ -26,6 +26,8 @@ def collate(items: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, "Tenso
         C choices. labels: (B,) int64, or (B, T)
         padded with -100; a decoder's are of their own width, with decoder_attention_mask. start_positions and end_positions: (B,).
 
+        Samples of images give pixel_values: (B, channels, height, width) float.
+
     Raises:
         DataError: If there is no sample, or one has other fields than the first.
     """
@@ -40,6 +42,9 @@ def collate(items: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, "Tenso
     batch: dict[str, Tensor] = {}
     for name in fields:
         values = [item[name] for item in items]
+        if name == "pixel_values":
+            batch[name] = torch.stack(values)
+            continue
         padding = pad_id if name == "input_ids" else _PADDING.get(name, 0)
         batch[name] = torch.tensor(_padded(values, padding), dtype=torch.int64)
         if name == "input_ids":

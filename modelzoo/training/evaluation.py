@@ -12,6 +12,7 @@ from modelzoo.models.model import Model, Task
 from modelzoo.runtime import World, connect, failing_together
 from modelzoo.training.choosing import ChoosingSet, choice_metrics, choosing_set, likeliest
 from modelzoo.training.forward_all import evaluating, forward_all
+from modelzoo.training.image_runs import image_dataset
 from modelzoo.training.limits import limits_of, scored_size
 from modelzoo.training.opening import given_rows, open_model
 from modelzoo.training.task_metrics import TaskMetrics
@@ -116,6 +117,10 @@ def evaluate(
     some, source = given_rows(opened, rows, split, max_rows)
     model = opened.model
     with connect() as world, failing_together(world, "the evaluation"):
+        if opened.reads_images:
+            images = image_dataset(some, model, opened.folder, source=source)
+            values = measure(model.to(world.device), EvaluationSet("rows", images, some, {}, batch_tokens), world)
+            return {**values, "majority": images.report.majority_share or 0.0}
         recipe = opened.recipe(columns=columns, max_length=max_length, source=source)
         dataset = TokenizedDataset.from_rows(some, recipe, limits_of(model))
         wanted = opened.max_new_tokens(max_new_tokens)

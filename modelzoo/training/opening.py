@@ -1,5 +1,6 @@
 """Opening what was trained: a run folder, a Hugging Face folder or hub id, or a model in memory, with its tokenizer."""
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from modelzoo.data.tasks import Recipe, task_spec
 from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.adapted import tokenizer_folder
 from modelzoo.models.auto import from_pretrained
+from modelzoo.models.image_config import ImageConfig
 from modelzoo.models.model import Model, Task
 from modelzoo.training.forms import trained_form
+from modelzoo.training.image_runs import given_images
 from modelzoo.training.limits import has_labels
 
 __all__ = ["OpenedModel", "given_rows", "open_model"]
@@ -25,16 +28,27 @@ __all__ = ["OpenedModel", "given_rows", "open_model"]
 Rows = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpenedModel:
     """A model ready for evaluation, and how its data were read."""
 
     model: Model
-    tokenizer: Tokenizer
+    folder: Path
+    """With the tokenizer, or the settings of an image processor."""
     settings: RunSettings | None
     """Of the run that it is from, if it is from one."""
     form: str = ""
     """Of the run's training rows, if they had one: text, completion, chat, pair."""
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, read when it is asked for: a model for images has none."""
+        return load_tokenizer(self.folder)
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether the model takes pixels."""
+        return isinstance(self.model.config, ImageConfig)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -128,7 +142,10 @@ def open_model(
         folder = tokenizer_folder(folder, model)
     if model.task not in METRICS:
         raise ConfigError(f"{folder}: task {model.task!r}: expected one of {', '.join(METRICS)}; give task=")
-    return OpenedModel(model, load_tokenizer(folder), settings, form)
+    opened = OpenedModel(model, folder, settings, form)
+    if not opened.reads_images:
+        _ = opened.tokenizer  # what is wrong with it is said now
+    return opened
 
 
 def given_rows(
@@ -149,6 +166,8 @@ def given_rows(
         max_rows = data.max_rows if max_rows is None else max_rows
     if isinstance(rows, str | os.PathLike):
         place = os.fspath(rows)
+        if opened.reads_images:
+            return given_images(Path(place), split=split, max_rows=max_rows), Path(place).name
         return _of_form(opened, read_rows(place, split=_split(split), max_rows=max_rows), Path(place).name), Path(place).name
     if not rows:
         raise DataError("rows: expected at least one row, found none")

@@ -11,6 +11,7 @@ from modelzoo.models.model import Model, Task
 from modelzoo.runtime import connect, failing_together
 from modelzoo.training.choosing import choosing_set, likeliest
 from modelzoo.training.forward_all import ForwardBatch, evaluating, forward_all
+from modelzoo.training.image_runs import image_dataset
 from modelzoo.training.limits import has_labels, limits_of, scored_size
 from modelzoo.training.opening import OpenedModel, given_rows, open_model
 from modelzoo.training.spans import Span, best_spans, better_span
@@ -66,9 +67,13 @@ def predict(
         return _chosen(opened, some, columns, max_length, source, batch_tokens)
     if task_spec(opened.model.task).prompts is not None:
         return _written(opened, some, columns, max_length, source, wanted or MAX_NEW_TOKENS, batch_tokens)
-    roles = find_columns(some, opened.model.task, _known(opened, columns), source=source, labelled=False)
+    has_images = opened.reads_images
+    roles = {} if has_images else find_columns(some, opened.model.task, _known(opened, columns), source=source, labelled=False)
     with connect() as world, failing_together(world, "the prediction"):
-        dataset = _dataset(opened, some, roles, source, opened.max_length(max_length))
+        if has_images:
+            dataset: TokenizedDataset = image_dataset(some, opened.model, opened.folder, source=source, labelled=False)
+        else:
+            dataset = _dataset(opened, some, roles, source, opened.max_length(max_length))
         model = opened.model.to(world.device)
         found: dict[int, Any] = {}
         with evaluating(model):

@@ -23,6 +23,7 @@ from modelzoo.models.model import Model
 from modelzoo.models.pretrained import Pretrained
 from modelzoo.training.choosing import choice_rows, choosing_set, metric_missing
 from modelzoo.training.evaluation import EvaluationSet
+from modelzoo.training.image_runs import image_dataset, image_label_names, image_rows, reads_images
 from modelzoo.training.limits import has_labels, limits_of, require_plain_inputs, scored_size
 from modelzoo.training.writing import writing_set
 
@@ -63,8 +64,10 @@ def prepare(settings: RunSettings) -> Prepared:
         InputError: Data, tokenizer or config cannot be used; the message names file and row or key.
     """
     folder = hub.resolve(settings.model.name, revision=settings.model.revision, allow_pickle=settings.model.allow_pickle)
-    tokenizer = load_tokenizer(folder)
-    rows = {split: some for split in SPLITS if (some := _read(settings, split)) is not None}
+    has_images = reads_images(folder)
+    tokenizer = None if has_images else load_tokenizer(folder)
+    read = image_rows if has_images else _read
+    rows = {split: some for split in SPLITS if (some := read(settings, split)) is not None}
     names = _label_names(settings, rows["train"], folder, tokenizer)
     pretrained = find_pretrained(
         folder,
@@ -76,12 +79,12 @@ def prepare(settings: RunSettings) -> Prepared:
     )
     model = pretrained.skeleton()
     require_plain_inputs(model)
-    datasets = {split: _dataset(settings, split, some, tokenizer, model) for split, some in rows.items()}
+    datasets = {split: _dataset(settings, split, some, tokenizer, model, folder) for split, some in rows.items()}
     samples = {
         split: _samples(settings, split, datasets[split], rows[split], model, tokenizer) for split in datasets if split != "train"
     }
     notes = [f"{split}: {dataset.describe()}" for split, dataset in datasets.items()]
-    if settings.data.max_length > model.max_length:
+    if settings.data.max_length > model.max_length and not has_images:
         notes.append(
             f"data.max_length={settings.data.max_length} is more than the model's {model.max_length} tokens, which are used"
         )
@@ -103,8 +106,12 @@ def prepare(settings: RunSettings) -> Prepared:
     )
 
 
-def _dataset(settings: RunSettings, split: str, rows: Rows, tokenizer: Tokenizer, model: Model) -> TokenizedDataset:
-    """Tokenize a split with the labels of the model, or cut a token store into samples."""
+def _dataset(
+    settings: RunSettings, split: str, rows: Rows, tokenizer: Tokenizer | None, model: Model, folder: Path
+) -> TokenizedDataset:
+    """Tokenize a split with the labels of the model, or cut a token store into samples; or take images."""
+    if tokenizer is None:
+        return image_dataset(rows, model, folder, source=source_name(settings, split))
     recipe, limits = _recipe(settings, split, tokenizer, model), limits_of(model)
     file = getattr(settings.data, split)
     if file is not None and is_store(file):
@@ -129,9 +136,11 @@ def _recipe(settings: RunSettings, split: str, tokenizer: Tokenizer, model: Mode
 
 
 def _samples(
-    settings: RunSettings, split: str, dataset: TokenizedDataset, rows: Rows, model: Model, tokenizer: Tokenizer
+    settings: RunSettings, split: str, dataset: TokenizedDataset, rows: Rows, model: Model, tokenizer: Tokenizer | None
 ) -> EvaluationSet:
     """Return a split as it is evaluated."""
+    if tokenizer is None:
+        return EvaluationSet(split, dataset, rows, {}, settings.evaluation.batch_tokens)
     wanted, writing, choosing = settings.evaluation.max_new_tokens, None, None
     recipe = _recipe(settings, split, tokenizer, model)
     if dataset.form == "choice" or settings.model.task == "multiple_choice":
@@ -203,8 +212,10 @@ def _of_form(settings: RunSettings, split: str, rows: list[dict[str, Any]]) -> l
     return rows if form is None else published_rows(rows, form, settings.model.task, source=source_name(settings, split))
 
 
-def _label_names(settings: RunSettings, rows: Rows, folder: Path, tokenizer: Tokenizer) -> tuple[str, ...] | None:
+def _label_names(settings: RunSettings, rows: Rows, folder: Path, tokenizer: Tokenizer | None) -> tuple[str, ...] | None:
     """Return the label names by id: the settings', the checkpoint's if the data's labels are among them, or the data's."""
+    if tokenizer is None:
+        return image_label_names(settings, rows)
     if task_spec(settings.model.task).label_role is None:
         return None
     if settings.data.label_names is not None:

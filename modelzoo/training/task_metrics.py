@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelzoo.data import TokenizedDataset
+from modelzoo.data.image_dataset import ImageDataset
 from modelzoo.data.tasks import find_columns, task_spec
 from modelzoo.data.tasks.choices import read_groups
 from modelzoo.runtime import World
@@ -39,7 +40,8 @@ class TaskMetrics:
         self._chosen: dict[int, int] = {}
         self._groups: list[str] | None = None
         if dataset.task == "classification":
-            self._groups = read_groups(rows, find_columns(rows, dataset.task, columns)) if rows else None
+            has_texts = bool(rows) and not isinstance(dataset, ImageDataset)
+            self._groups = read_groups(rows, find_columns(rows, dataset.task, columns)) if has_texts else None
             self._labels = ClassificationMetrics(len(dataset.label_names))
         elif dataset.task == "token_classification":
             self._labels = TokenMetrics(dataset.label_names)
