@@ -5,14 +5,13 @@ The commands `train`, `resume`, `eval`, `predict` and `plan` are these functions
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from modelzoo.config import RunSettings, change_settings, load_settings, resolve_settings
-from modelzoo.errors import CheckpointError, InputError, SaveError
-from modelzoo.hub.publish import published, require_space
+from modelzoo.errors import CheckpointError, InputError
+from modelzoo.hub.publish import copy_folder
 from modelzoo.models.adapted import write_merged
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.model import Model
@@ -142,7 +141,7 @@ class Run:
         if (self.final / "adapter_config.json").is_file():
             write_merged(self.final, target)
         else:
-            _copy(self.final, target)
+            copy_folder(self.final, target)
         if verified:
             found = verify(target, local_files_only=True)
             if not (found.is_equal and found.is_strict):
@@ -165,24 +164,6 @@ class Run:
         """
         resume_run(self.folder, progress=progress)
         return self
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy the files of a model's folder into a new one, all of them or none.
-
-    Raises:
-        SaveError: The target is in use, or the disk is full or fails.
-    """
-    if target.exists():
-        raise SaveError(f"{target} exists already and is left as it is; give another name")
-    files = [file for file in source.iterdir() if file.is_file() and not file.name.startswith(".")]
-    require_space(target, sum(file.stat().st_size for file in files))
-    try:
-        with published(target) as temporary:
-            for file in files:
-                shutil.copy2(file, temporary / file.name)
-    except OSError as error:
-        raise SaveError(f"{target}: could not be written ({error.strerror or error}); nothing was left there") from error
 
 
 def settings(recipe: str | os.PathLike[str] | RunSettings | None = None, **changes: object) -> RunSettings:

@@ -1,6 +1,7 @@
 """`modelzoo demo`: the main job from end to end, on a model and rows that ship with the project, without network."""
 
 import shlex
+import tempfile
 from pathlib import Path
 
 import typer
@@ -29,7 +30,7 @@ def demo(ctx: typer.Context) -> None:
     result = train(resolved.settings, recipe_file=resolved.file)
     say_result(result)
     if is_first_process() and result.final is not None:
-        _prove(str(result.final))
+        _prove(result.final)
         say(f"ask      {_question(str(resolved.settings.data.validation), result.folder)}")
         say(f"read     {resolved.file.parent / 'README.md'}: what this small world can show, and what it cannot")
         say("go on    modelzoo init bert-boolq: the same on a real model and real questions")
@@ -43,16 +44,21 @@ def _question(rows: str, run: Path) -> str:
     return f"modelzoo predict {run} --text {shlex.quote(row['question'])} --pair {shlex.quote(row['passage'])}"
 
 
-def _prove(final: str) -> None:
-    """Load the result in transformers, strictly, and compare.
+def _prove(final: Path) -> None:
+    """Load the result in transformers, strictly, and compare; an adapter is written with its base as one model for that.
 
     Raises:
         Ended: The two differ; the exit code is 1.
     """
+    from modelzoo.models.adapted import write_merged
     from modelzoo.verification import verify
 
     quiet_transformers()
-    found = verify(final, local_files_only=True)
+    with tempfile.TemporaryDirectory() as place:
+        is_adapter = (final / "adapter_config.json").is_file()
+        found = verify(write_merged(final, Path(place) / "merged") if is_adapter else final, local_files_only=True)
+    if is_adapter:
+        say("proof    of the adapter and its base as one model, as `modelzoo export RUN DST --to merged` writes it:")
     loading = "strictly" if found.is_strict else "NOT strictly"
     within = "within" if found.is_equal else "NOT within"
     say(f"proof    transformers' {found.reference} loads it {loading}; on one batch the largest differences are")

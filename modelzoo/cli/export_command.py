@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,7 +36,8 @@ def export(
     is_adapter = (source / "adapter_config.json").is_file()
     if is_adapter == (to == "hf"):
         found, choice = ("an adapter", "--to peft or --to merged") if is_adapter else ("a plain model", "--to hf")
-        raise ConfigError(f"--to {to}: {source} is {found}; use {choice}")
+        asked = "" if to == "hf" else f"--to {to}: "
+        raise ConfigError(f"{asked}{source} is {found}; use {choice}")
     if verify and to == "peft":
         raise ConfigError("--verify compares with transformers, which loads no adapter by itself; use --to merged --verify")
     _write(source, target, to)
@@ -77,7 +77,7 @@ def _write(source: Path, target: Path, to: str) -> None:
     Raises:
         SaveError: The target is in use, or the disk is full or fails.
     """
-    from modelzoo.hub.publish import published, require_space, require_target
+    from modelzoo.hub.publish import copy_folder, require_target
 
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise SaveError(f"{target} exists already and is left as it is; choose another DST")
@@ -91,14 +91,7 @@ def _write(source: Path, target: Path, to: str) -> None:
 
         write_peft(source, target)
     else:
-        files = [path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")]
-        require_space(target, sum(path.stat().st_size for path in files))
-        try:
-            with published(target) as temporary:
-                for path in files:
-                    shutil.copy2(path, temporary / path.name)
-        except OSError as error:
-            raise SaveError(f"{target}: could not be written ({error.strerror or error}); nothing was left there") from error
+        copy_folder(source, target)
     if to != "hf" and (source / CARD).is_file() and not (target / CARD).is_file():
         text = (source / CARD).read_text(encoding="utf-8")
         (target / CARD).write_text(_merged_card(text) if to == "merged" else text, encoding="utf-8")
@@ -123,7 +116,9 @@ def _verify(target: Path) -> None:
     found = verify(target, local_files_only=True)
     differences = ", ".join(f"{name} {value:.1e}" for name, value in found.outputs.items())
     same = "" if found.agreement is None else f"; the largest logit is the same one at {found.agreement:.2%} of the places"
-    text = f"{found.reference} of transformers against modelzoo on one batch in float32: largest difference {differences}{same}."
+    text = f"{found.reference} of transformers against modelzoo on one batch in float32: largest difference {differences}{same}. "
+    equal = "Equal" if found.is_equal else "NOT equal"
+    text += f"{equal} within {found.tolerance:g}, where values exceed 1 within that share of the largest."
     say(f"verified  {text}")
     card = target / CARD
     before = card.read_text(encoding="utf-8") if card.is_file() else f"# {target.name}\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 from modelzoo.errors import SaveError
 from modelzoo.hub.files import ADAPTER_FILES, CONFIG_FILE, COPIED_FILES, WEIGHT_FILES
 
-__all__ = ["FACTS_FILE", "published", "require_space", "require_target"]
+__all__ = ["FACTS_FILE", "copy_folder", "published", "require_space", "require_target"]
 
 FACTS_FILE = "modelzoo.json"
 """The file with modelzoo's own facts beside Hugging Face's files."""
@@ -38,7 +38,9 @@ def require_target(target: Path, *, overwrite: bool) -> None:
         return
     found = sorted(path.name for path in target.iterdir())
     if found and not overwrite:
-        raise SaveError(f"{target}: expected an empty folder or nothing, found {_few(found)}. Give another name or overwrite=True")
+        raise SaveError(
+            f"{target}: expected an empty folder or nothing, found {_few(found)}. Give another name, or in Python overwrite=True"
+        )
     if found and CONFIG_FILE not in found:
         raise SaveError(f"{target}: expected a model to overwrite, found {_few(found)} and no {CONFIG_FILE}. Give another name")
 
@@ -122,3 +124,24 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy the files of a model's folder into a new one, all of them or none; folders in it and hidden files are left out.
+
+    Args:
+        source: In Hugging Face's form.
+        target: Absent, or an empty folder.
+
+    Raises:
+        SaveError: The target is in use, or the disk is full or fails.
+    """
+    require_target(target, overwrite=False)
+    files = [file for file in source.iterdir() if file.is_file() and not file.name.startswith(".")]
+    require_space(target, sum(file.stat().st_size for file in files))
+    try:
+        with published(target) as temporary:
+            for file in files:
+                shutil.copy2(file, temporary / file.name)
+    except OSError as error:
+        raise SaveError(f"{target}: could not be written ({error.strerror or error}); nothing was left there") from error

@@ -71,7 +71,8 @@ def test_export_of_a_run_without_a_result_says_how_to_go_on(tmp_path: Path, caps
 
 def test_an_adapter_is_exported_as_it_is_and_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["adapter.method=lora", "adapter.train_also=[pooler]", "train.max_steps=2", "data.max_rows=32"]
-    main(["demo", f"output.folder={tmp_path}", *words])  # its proof is of whole models
+    assert main(["demo", f"output.folder={tmp_path}", *words]) == 0
+    assert "proof    of the adapter and its base as one model" in capsys.readouterr().out
     final = tmp_path / "demo-001" / "final"
     assert main(["export", str(tmp_path / "demo-001"), str(tmp_path / "hf")]) == 2
     assert "is an adapter; use --to peft or --to merged" in capsys.readouterr().err
