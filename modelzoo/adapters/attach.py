@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from modelzoo.adapters.lora import LowRankMap, LowRankTable
+from modelzoo.adapters.virtual_tokens import VirtualTokens, fill_virtual_tokens, find_table, open_door, require_inputs
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import ConfigError, closest, listing
 from modelzoo.hub import ModelFacts
@@ -52,7 +53,7 @@ def is_adapter_name(name: str) -> bool:
 
 
 def add_adapter(model: nn.Module, config: AdapterConfig) -> None:
-    """Freeze a model and attach an adapter, in place; outputs stay as they are until it is trained.
+    """Freeze a model and attach an adapter, in place; outputs stay as they are until it is trained, but for those of a prompt.
 
     Args:
         model: A model of the zoo, with its values or on meta; before `modelzoo.runtime.prepare`.
@@ -62,13 +63,15 @@ def add_adapter(model: nn.Module, config: AdapterConfig) -> None:
         ConfigError: The config names no method, the model has an adapter, is sharded, or lacks something that the config names.
     """
     if config.method is None:
-        raise ConfigError("adapter.method is null, which trains the whole model; choose lora, dora or bias")
+        raise ConfigError("adapter.method is null, which trains the whole model; choose lora, dora, bias or prompt")
     if adapter_of(model) is not None:
         raise ConfigError(f"{type(model).__name__} has an adapter; merge it with merge_adapter, or load the base again")
     if any(is_sharded(parameter) for parameter in model.parameters()):
         raise ConfigError(f"{type(model).__name__} is sharded; attach adapters before modelzoo.runtime.prepare")
     task = cast(Adaptable, model).facts().task
     whole = [*config.train_also, *(["head"] if task in LABELLED else [])]
+    if config.method == "prompt":
+        require_inputs(model, task, config)
     trained = _named_parts(model, whole)
     attached = _find_targets(model, config, trained) if config.is_low_rank else {}
     size = sum(new_low_rank(module, config, device=torch.device("meta"))[1] for module in attached.values())
@@ -79,8 +82,12 @@ def add_adapter(model: nn.Module, config: AdapterConfig) -> None:
         parameter.requires_grad_(False)
     for module in attached.values():
         module.adapter = new_low_rank(module, config)[0]
-    if not config.is_low_rank:
+    if config.method == "bias":
         _train_biases(model, config)
+    if config.method == "prompt":
+        _, table = find_table(model)
+        table.adapter = part = VirtualTokens(config.num_virtual_tokens, table)
+        open_door(model, part.train(model.training))
     for module in trained.values():
         module.requires_grad_(True)
     for _, part in low_rank_parts(model):
@@ -95,7 +102,8 @@ def remove_adapter(model: nn.Module) -> None:
     for module in model.modules():
         if getattr(module, "adapter", None) is not None:
             cast(Any, module).adapter = None
-    vars(model).pop("adapter_config", None)
+    for name in ("adapter_config", "virtual_tokens", "num_virtual_tokens"):
+        vars(model).pop(name, None)
     model.requires_grad_(True)
 
 
@@ -123,7 +131,7 @@ def initialize_adapter(model: nn.Module, *, only_lengths: bool = False) -> None:
 
     Args:
         model: With an adapter, plain or laid out over ranks.
-        only_lengths: Whether only what depends on the model's values is filled: DoRA's lengths.
+        only_lengths: Whether only what depends on the model's values is filled: DoRA's lengths, and virtual tokens.
     """
     modules = dict(model.named_modules())
     if not only_lengths:
@@ -136,6 +144,7 @@ def initialize_adapter(model: nn.Module, *, only_lengths: bool = False) -> None:
             lengths = torch.linalg.norm(weight.to(part.magnitude.dtype), dim=1)
             magnitude = part.magnitude
             write_local(magnitude, local_part(magnitude, lengths) if is_sharded(magnitude) else lengths)
+    fill_virtual_tokens(model)
 
 
 def new_low_rank(module: nn.Module, config: AdapterConfig, *, device: torch.device | None = None) -> tuple[LowRank, int]:

@@ -9,9 +9,12 @@ from modelzoo.adapters.attach import Adaptable
 from modelzoo.adapters.lora import LowRankMap, LowRankTable
 from modelzoo.adapters.peft_file import AdapterFile
 from modelzoo.adapters.peft_names import Place, places
+from modelzoo.adapters.peft_prompts import PROMPT_TENSOR, PROMPT_TYPE, place_prompt, prompt_config
+from modelzoo.adapters.virtual_tokens import VirtualTokens
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.converters import Mapping as NameMapping
 from modelzoo.errors import CheckpointError
+from modelzoo.hub import ModelFacts
 from modelzoo.hub.files import shown
 from modelzoo.hub.model_tensors import Slot, slots
 from modelzoo.layers import Embedding, Linear
@@ -35,14 +38,29 @@ class Plan:
         self.slots: dict[str, Slot] = slots(model)
         self.problems: list[str] = []
         self.values: dict[str, dict[str, Tensor]] = {}
-        self.parts: dict[str, LowRankMap | LowRankTable] = {}
+        self.parts: dict[str, LowRankMap | LowRankTable | VirtualTokens] = {}
         self.whole: dict[str, Tensor] = {}
+        others = self._prompt(facts) if file.values["peft_type"] == PROMPT_TYPE else self._changes(facts)
+        self._trained_whole(facts.mapping, others)
+
+    def _prompt(self, facts: ModelFacts) -> dict[str, Tensor]:
+        """Find the place of virtual tokens, and return what else the file has, by transformers' names."""
+        tensors = dict(self._file.tensors)
+        name, part, vectors, problems = place_prompt(self._model, self._file.values, tensors)
+        self.problems += problems
+        tensors.pop(PROMPT_TENSOR, None)
+        if part is not None and vectors is not None:
+            self.parts[name], self.values[name] = part, {"vectors": vectors}
+        return {facts.converter.module_name(key, back=True): tensor for key, tensor in tensors.items()}
+
+    def _changes(self, facts: ModelFacts) -> dict[str, Tensor]:
+        """Find the places of changes of low rank, and return what else the file has, by transformers' names."""
         shapes = {name: tuple(slot.tensor.shape) for name, slot in self.slots.items()}
         known, _ = places(facts.mapping, shapes)
         by_theirs = {facts.mapping.canonical(place.theirs): place for place in known.values()}
         changes: dict[str, dict[str, Tensor]] = {}
         others: dict[str, Tensor] = {}
-        for key, tensor in file.tensors.items():
+        for key, tensor in self._file.tensors.items():
             end = next((end for end in _ENDS if key.endswith(f".{end}")), None)
             if end is None:
                 others[facts.converter.module_name(key, back=True)] = tensor
@@ -54,7 +72,7 @@ class Plan:
                 self.problems.append(f"{shown(theirs)}: expected a map or table of the model, found none of this name")
             else:
                 self._one_place(theirs, place, own)
-        self._trained_whole(facts.mapping, others)
+        return others
 
     def _one_place(self, theirs: str, place: Place, own: Mapping[str, Tensor]) -> None:
         rank, scale = self._file.scale_of(theirs)
@@ -144,6 +162,9 @@ class Plan:
     def config(self) -> AdapterConfig:
         """Return the file's settings as ours."""
         values, own = self._file.values, self._file.own.get("adapter")
+        if values["peft_type"] == PROMPT_TYPE:
+            whole = sorted({name.rpartition(".")[0] for name in self.whole if not name.startswith("head.")})
+            return prompt_config(values, own, tuple(whole))
         if own is not None:
             return AdapterConfig.model_validate({**own, "method": "dora" if values.get("use_dora") else "lora"})
         parts: Sequence[str] = sorted({name.rpartition(".")[0] for name in self.whole if not name.startswith("head.")})

@@ -3,14 +3,16 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
-from modelzoo.adapters.attach import adapter_of
+from modelzoo.adapters.attach import Adaptable, adapter_of
 from modelzoo.adapters.peft_file import AdapterFile
 from modelzoo.adapters.peft_plan import Plan
-from modelzoo.adapters.peft_write import CONFIG, PREFIX, WEIGHTS
+from modelzoo.adapters.peft_prompts import PROMPT_TENSOR, PROMPT_TYPE, config_problems
+from modelzoo.adapters.peft_write import CONFIG, PREFIX, PROMPT_PREFIX, WEIGHTS
+from modelzoo.adapters.virtual_tokens import VirtualTokens, open_door, require_inputs
 from modelzoo.errors import CheckpointError, ConfigError, listing
 from modelzoo.hub.files import check_inside, read_json, shown
 from modelzoo.hub.model_tensors import put_local
@@ -56,7 +58,13 @@ def read_adapter(folder: str | os.PathLike[str]) -> AdapterFile:
         file.close()
     if not tensors:
         raise CheckpointError(f"{place / WEIGHTS}: expected an adapter's tensors, found none: the file is empty")
-    problems = [f"{shown(key)}: expected a name that begins with {PREFIX}" for key in tensors if not key.startswith(PREFIX)]
+    prefix = PROMPT_PREFIX if values["peft_type"] == PROMPT_TYPE else PREFIX
+    apart = {PROMPT_TENSOR} if values["peft_type"] == PROMPT_TYPE else set()
+    problems = [
+        f"{shown(key)}: expected a name that begins with {prefix}"
+        for key in tensors
+        if not key.startswith(prefix) and key not in apart
+    ]
     problems += [
         f"{shown(key)}: expected finite floats of 1 or 2 dimensions, found {tensor.dtype} {list(tensor.shape)}"
         for key, tensor in tensors.items()
@@ -68,15 +76,19 @@ def read_adapter(folder: str | os.PathLike[str]) -> AdapterFile:
     return AdapterFile(
         folder=place,
         values=values,
-        tensors={key.removeprefix(PREFIX): tensor.float() for key, tensor in tensors.items()},
+        tensors={key.removeprefix(prefix): tensor.float() for key, tensor in tensors.items()},
         own=own,
     )
 
 
 def _check_config(path: Path, values: Mapping[str, Any]) -> None:
     found = values.get("peft_type")
+    if found == PROMPT_TYPE:
+        if wrong := config_problems(values):
+            raise ConfigError(f"{path}: this adapter cannot be used:\n{listing(wrong)}")
+        return
     if found != "LORA":
-        raise ConfigError(f"{path}: peft_type: expected LORA, found {shown(repr(found))}, which is not built")
+        raise ConfigError(f"{path}: peft_type: expected LORA or {PROMPT_TYPE}, found {shown(repr(found))}, which is not built")
     problems = [
         f"{key}={shown(repr(values[key]))}: is not built" for key, allowed in _NOT_BUILT.items() if values.get(key) not in allowed
     ]
@@ -120,13 +132,18 @@ def attach_file(model: nn.Module, file: AdapterFile) -> frozenset[str]:
     plan = Plan(model, file)
     if plan.problems:
         raise CheckpointError(f"{file.folder / WEIGHTS}: does not fit this {type(model).__name__}:\n{listing(plan.problems)}")
+    config = plan.config()
+    if config.method == "prompt":
+        require_inputs(model, cast(Adaptable, model).facts().task, config)
     model.requires_grad_(False)
     for name, part in plan.parts.items():
         module: Any = model.get_submodule(name)
         module.adapter = part.train(model.training)
+        if isinstance(part, VirtualTokens):
+            open_door(model, part)
     for name in plan.whole:
         model.get_parameter(name).requires_grad_(True)
-    vars(model)["adapter_config"] = plan.config()
+    vars(model)["adapter_config"] = config
     return frozenset(plan.whole)
 
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from modelzoo.adapters.attach import Adaptable, LowRank, adapter_of, is_adapter_name, low_rank_parts
 from modelzoo.adapters.lora import LowRankMap, LowRankTable
 from modelzoo.adapters.peft_names import Place, parts_to_save, places, target_names
+from modelzoo.adapters.peft_prompts import written_prompt
+from modelzoo.adapters.virtual_tokens import virtual_tokens_of
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import CheckpointError, ConfigError, SaveError, listing
 from modelzoo.hub import ModelFacts
@@ -25,11 +27,13 @@ from modelzoo.hub.save import copied_files
 from modelzoo.hub.shards import json_text, write_file
 from modelzoo.sharded import full_tensor, is_sharded
 
-__all__ = ["CONFIG", "PREFIX", "TASK_TYPES", "WEIGHTS", "AdapterReport", "save_adapter"]
+__all__ = ["CONFIG", "PREFIX", "PROMPT_PREFIX", "TASK_TYPES", "WEIGHTS", "AdapterReport", "save_adapter"]
 
 CONFIG, WEIGHTS = ADAPTER_FILES
 PREFIX = "base_model.model."
 """What PEFT puts before transformers' names."""
+PROMPT_PREFIX = "base_model."
+"""The same where no module of transformers is replaced."""
 TASK_TYPES = {
     "causal_lm": "CAUSAL_LM",
     "seq2seq_lm": "SEQ_2_SEQ_LM",
@@ -85,12 +89,13 @@ def save_adapter(
     config = adapter_of(model)
     if config is None:
         raise ConfigError(f"{type(model).__name__} has no adapter; attach one with add_adapter")
-    if not config.is_low_rank:
+    if not config.has_file:
         raise ConfigError(f"adapter.method={config.method}: PEFT has no file for it; write the whole model with save_pretrained")
     target = Path(folder).expanduser()
     facts = cast(Adaptable, model).facts()
-    written, described = _low_rank(model, config, facts)
-    whole, names = _whole(model, facts)
+    part = virtual_tokens_of(model)
+    written, described = _low_rank(model, config, facts) if part is None else written_prompt(part, facts.values)
+    whole, names = _whole(model, facts, PREFIX if part is None else PROMPT_PREFIX)
     tensors = written | whole
     together = any(is_sharded(parameter) for parameter in model.parameters())
     problem = None
@@ -209,7 +214,7 @@ def _lengths(model: nn.Module, name: str, part: LowRank | None) -> Tensor:
     return lengths
 
 
-def _whole(model: nn.Module, facts: ModelFacts) -> tuple[dict[str, Tensor], list[str]]:
+def _whole(model: nn.Module, facts: ModelFacts, prefix: str) -> tuple[dict[str, Tensor], list[str]]:
     """Return the tensors that are trained whole by PEFT's names, and the modules of transformers that they are."""
     places_ = slots(model)
     trained = {name for name, slot in places_.items() if slot.tensor.requires_grad and not is_adapter_name(name)}
@@ -223,7 +228,7 @@ def _whole(model: nn.Module, facts: ModelFacts) -> tuple[dict[str, Tensor], list
         names = [facts.converter.module_name(facts.mapping.written(name)) for name in group.theirs]
         keys |= dict(zip(names, values, strict=True))
     shapes = {name: tuple(slot.tensor.shape) for name, slot in places_.items()}
-    return {f"{PREFIX}{key}": value for key, value in keys.items()}, parts_to_save(list(keys), _their_names(facts, shapes))
+    return {f"{prefix}{key}": value for key, value in keys.items()}, parts_to_save(list(keys), _their_names(facts, shapes))
 
 
 def _their_names(facts: ModelFacts, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -248,7 +253,7 @@ def _check_values(tensors: Mapping[str, Tensor], changes: Iterable[str]) -> None
         )
     ends = ("lora_B.weight", "lora_embedding_A")
     zero = [not bool(tensors[key].any()) for key in changes if key.endswith(ends)]
-    if all(zero):
+    if zero and all(zero):
         raise SaveError(
             f"all {len(zero)} changes are zero: the adapter was not trained, and would change nothing; nothing was written"
         )

@@ -9,7 +9,7 @@ from modelzoo.config.section import Section
 
 __all__ = ["AdapterConfig", "AdapterMethod"]
 
-AdapterMethod = Literal["lora", "dora", "bias"]
+AdapterMethod = Literal["lora", "dora", "bias", "prompt"]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -26,7 +26,8 @@ class AdapterConfig(Section):
     """Which few values are trained while the model itself stays frozen."""
 
     method: Annotated[AdapterMethod | None, Key("", ("peft_type",))] = None
-    """lora and dora change maps and tables by little, bias trains the biases alone; null trains the whole model."""
+    """lora and dora change maps and tables by little, bias trains the biases alone, prompt trains vectors that stand before every
+    text; null trains the whole model."""
     r: Annotated[int, Field(ge=1, le=4096), Key("", ("lora_r", "lora_rank"))] = 8
     """Rank of a change (lora, dora): it takes r * (in + out) values a map."""
     alpha: Annotated[float, Field(gt=0), Key("", ("lora_alpha",))] = 16.0
@@ -35,6 +36,8 @@ class AdapterConfig(Section):
     """Of what the change reads, in training."""
     rank_stabilized: Annotated[bool, Key("", ("use_rslora",))] = False
     """Whether the change is scaled by alpha / sqrt(r) (Kalajdzievski, 2023), for large ranks."""
+    num_virtual_tokens: Annotated[int, Field(ge=1, le=4096), Key("tokens", ("num_soft_tokens", "prompt_length"))] = 20
+    """Vectors that stand before every text (prompt); each takes a position of the model."""
     targets: Annotated[Names, Key("", ("target_modules", "lora_target"), "a list of names of maps and tables")] = ("auto",)
     """Maps and tables that change: the last parts of our names ([query, value]); auto is every map of the blocks."""
     train_also: Annotated[Names, Key("", ("modules_to_save",), "a list of names of parts")] = ()
@@ -49,6 +52,16 @@ class AdapterConfig(Section):
     def is_low_rank(self) -> bool:
         """Whether maps get a change of low rank."""
         return self.method in ("lora", "dora")
+
+    @property
+    def has_file(self) -> bool:
+        """Whether PEFT has a file for it, so that it is written without its base."""
+        return self.is_low_rank or self.method == "prompt"
+
+    @property
+    def added_tokens(self) -> int:
+        """Tokens that every text is longer by."""
+        return self.num_virtual_tokens if self.method == "prompt" else 0
 
     @property
     def scale(self) -> float:

@@ -126,6 +126,7 @@ def _check_room(model: Model, prompts: Prompts, settings: GenerationSettings) ->
     """Refuse what does not fit the model's positions; an encoder's input takes none of the decoder's."""
     width = prompts.ids.shape[1]
     limit = model.max_cached_length if isinstance(model, DecoderModel) else model.max_length
+    limit -= model.num_virtual_tokens
     if model.task == "causal_lm" and width + settings.max_new_tokens > limit:
         room = limit - width
         advice = f"set max_new_tokens to {room} or less" if room > 0 else "shorten the prompt"

@@ -91,6 +91,8 @@ class Model(nn.Module):
     """Hugging Face's `model_type`."""
     config_class: ClassVar[type[ModelConfig]]
     tasks: ClassVar[tuple[Task, ...]]
+    num_virtual_tokens: int = 0
+    """Vectors that an adapter puts before every text, each with a position of its own."""
 
     def __init__(self, config: ModelConfig, task: Task) -> None:
         super().__init__()
@@ -105,6 +107,11 @@ class Model(nn.Module):
     def max_length(self) -> int:
         """The longest sequence, in tokens."""
         raise NotImplementedError
+
+    @property
+    def max_text_length(self) -> int:
+        """The longest sequence that may be given, in tokens: without what an adapter puts before it."""
+        return self.max_length - self.num_virtual_tokens
 
     def require_task(self, task: Task) -> None:
         """Check what this model was built for.

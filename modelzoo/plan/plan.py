@@ -177,7 +177,7 @@ def _plan_settings(settings: RunSettings, model: ModelParts, machine: Machine, r
         memory=settings.memory,
         evaluation_tokens=settings.evaluation.batch_tokens if has_evaluation else 0,
         kept_states=states,
-        final_values=model.trained if settings.adapter.is_low_rank else model.numel,
+        final_values=model.trained if settings.adapter.has_file else model.numel,
     )
 
 

@@ -92,7 +92,8 @@ def workload_of(
     Raises:
         ConfigError: There are more ranks than rows of a batch.
     """
-    train, longest = settings.train, min(settings.data.max_length, max_length)
+    train, added = settings.train, settings.adapter.added_tokens
+    longest = min(settings.data.max_length, max_length - added)
     written = _written(settings, longest)
     known = sorted(lengths, reverse=True) if lengths else None
     mean = sum(known) / len(known) if known else float(longest + written)
@@ -112,10 +113,10 @@ def workload_of(
     read = sum(chosen) - sum(targets)
     return Workload(
         # as dealt out by tokens, a rank's rows are of all lengths; its largest micro-batch is taken to be of the longest ones
-        lengths=tuple(length - target for length, target in zip(chosen, targets or (0,) * micro, strict=True)),
+        lengths=tuple(added + length - target for length, target in zip(chosen, targets or (0,) * micro, strict=True)),
         target_lengths=targets,
         micro_batches=-(-rows // micro),
-        tokens=rows * mean * read / sum(chosen),
+        tokens=rows * (mean * read / sum(chosen) + added),
         precision=settings.parallel.precision,
         recompute=settings.parallel.recompute,
         offloads_inputs=settings.memory.activations == "offload" and settings.memory.disk.path is not None,

@@ -128,7 +128,7 @@ def write_final(settings: RunSettings, model: Model, folder: Path) -> str | None
     Returns:
         A line about an adapter.
     """
-    if not settings.adapter.is_low_rank:
+    if not settings.adapter.has_file:
         model.save_pretrained(folder, overwrite=True)
         return None
     name = settings.model.name

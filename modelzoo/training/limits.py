@@ -38,7 +38,7 @@ def limits_of(model: Model) -> DataLimits:
     """Return what a model can take."""
     return DataLimits(
         vocab_size=model.config.vocab_size,
-        max_length=model.max_length,
+        max_length=model.max_text_length,
         num_labels=model.config.num_labels if has_labels(model) else None,
         type_vocab_size=model.config.values().get("type_vocab_size"),
     )

@@ -65,7 +65,7 @@ class OpenedModel:
     def max_length(self, given: int | None) -> int:
         """Return the longest sequence in tokens: the given one, the run's, or 512, and at most the model's."""
         wanted = given if given is not None else self.settings.data.max_length if self.settings is not None else 512
-        return min(wanted, self.model.max_length)
+        return min(wanted, self.model.max_text_length)
 
     def max_new_tokens(self, given: int | None) -> int | None:
         """Return how many tokens are written for a row at most: the given ones, or the run's.

@@ -21,6 +21,7 @@ from modelzoo.errors import ConfigError
 from modelzoo.models.auto import find_pretrained
 from modelzoo.models.model import Model
 from modelzoo.models.pretrained import Pretrained
+from modelzoo.training.adapting import skeleton_for_run
 from modelzoo.training.choosing import choice_rows, choosing_set, metric_missing
 from modelzoo.training.evaluation import EvaluationSet
 from modelzoo.training.image_runs import image_dataset, image_label_names, image_rows, reads_images
@@ -77,16 +78,16 @@ def prepare(settings: RunSettings) -> Prepared:
         allow_pickle=settings.model.allow_pickle,
         dropout=settings.model.dropout,
     )
-    model = pretrained.skeleton()
+    model = skeleton_for_run(settings, pretrained)
     require_plain_inputs(model)
     datasets = {split: _dataset(settings, split, some, tokenizer, model, folder) for split, some in rows.items()}
     samples = {
         split: _samples(settings, split, datasets[split], rows[split], model, tokenizer) for split in datasets if split != "train"
     }
     notes = [f"{split}: {dataset.describe()}" for split, dataset in datasets.items()]
-    if settings.data.max_length > model.max_length and not has_images:
+    if settings.data.max_length > model.max_text_length and not has_images:
         notes.append(
-            f"data.max_length={settings.data.max_length} is more than the model's {model.max_length} tokens, which are used"
+            f"data.max_length={settings.data.max_length} is more than the model's {model.max_text_length} tokens, which are used"
         )
     return Prepared(
         pretrained=pretrained,
@@ -124,7 +125,7 @@ def _recipe(settings: RunSettings, split: str, tokenizer: Tokenizer, model: Mode
     return Recipe(
         task=settings.model.task,
         tokenizer=tokenizer,
-        max_length=min(settings.data.max_length, model.max_length),
+        max_length=min(settings.data.max_length, model.max_text_length),
         max_target_length=settings.data.max_target_length,
         template=settings.data.template,
         columns=settings.data.columns,

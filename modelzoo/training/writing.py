@@ -57,10 +57,10 @@ def writing_set(
         )
     if model.task == "causal_lm":
         for row, ids in enumerate(prompts.ids):
-            if len(ids) + max_new_tokens > model.max_length or not ids:
+            if len(ids) + max_new_tokens > model.max_text_length or not ids:
                 raise DataError(
                     f"{recipe.source}: row {row + 1}: a prompt of {len(ids)} tokens and max_new_tokens={max_new_tokens} do not fit "
-                    f"1 to {model.max_length} tokens; shorten the prompt, or lower max_new_tokens"
+                    f"1 to {model.max_text_length} tokens; shorten the prompt, or lower max_new_tokens"
                 )
     choices = choice_rows(rows, recipe.task, recipe.columns, source=recipe.source) if recipe.labelled else None
     return WritingSet(prompts, recipe.tokenizer, max_new_tokens, batch_tokens, choices)
