@@ -44,9 +44,13 @@ def data_show(
     settings = resolve_settings(recipe, ctx.args).settings
     from modelzoo.cli.token_view import view_rows
     from modelzoo.data import load_tokenizer
+    from modelzoo.errors import ConfigError
+    from modelzoo.training.image_runs import reads_images
     from modelzoo.training.preparation import prepare
 
     prepared = prepare(settings)
+    if reads_images(prepared.pretrained.folder):
+        raise ConfigError("data show: this model reads images, which have no tokens; modelzoo check counts images and labels")
     tokenizer = load_tokenizer(prepared.pretrained.folder)
     views = view_rows(settings, prepared, tokenizer, rows)
     if not is_first_process():
@@ -93,12 +97,15 @@ def _facts(dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> dict[str, Any
 
 def _unknown_share(dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> float:
     """Return the share of tokens that stand for text without a token, among the first items."""
+    from modelzoo.cli.token_view import flat_ids
+
     if tokenizer.unk_id is None or tokenizer.unk_id in (
         tokenizer.eos_id,
         tokenizer.bos_id,
     ):  # GPT-2's one special token is all three
         return 0.0
-    ids = [token_id for index in range(min(len(dataset), MOST_ITEMS)) for token_id in dataset.item(index)["input_ids"]]
+    rows = [dataset.item(index)["input_ids"] for index in range(min(len(dataset), MOST_ITEMS))]
+    ids = [token_id for row in rows for token_id in flat_ids(row)]
     return ids.count(tokenizer.unk_id) / len(ids)
 
 

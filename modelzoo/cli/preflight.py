@@ -34,11 +34,14 @@ def preflight(settings: "RunSettings") -> Iterator[Finding]:
     if folder is None:
         return
     local = _at(settings, name=str(folder)) if not Path(settings.model.name).is_dir() else settings
+    from modelzoo.training.image_runs import reads_images
+
     prepared, problems = _prepared(local)
     yield from problems
     if prepared is not None:
         yield from _data(local, prepared)
-        yield from _tokenizer(prepared)
+        if not reads_images(prepared.pretrained.folder):
+            yield from _tokenizer(prepared)
         yield from _plan(settings, prepared)
 
 

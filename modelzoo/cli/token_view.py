@@ -3,14 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from modelzoo.config import RunSettings
     from modelzoo.data import TokenizedDataset, Tokenizer
     from modelzoo.training.preparation import Prepared
 
-__all__ = ["Kind", "Piece", "RowView", "view_rows"]
+__all__ = ["Kind", "Piece", "RowView", "flat_ids", "view_rows"]
 
 Kind = Literal["plain", "special", "loss", "masked", "cut"]
 IGNORED = -100
@@ -64,7 +64,7 @@ def view_rows(settings: "RunSettings", prepared: "Prepared", tokenizer: "Tokeniz
 
 def _view(dataset: "TokenizedDataset", index: int, tokenizer: "Tokenizer", whole: Sequence[int] | None) -> RowView:
     item = dataset.item(index)
-    ids: list[int] = item["input_ids"]
+    ids = flat_ids(item["input_ids"])
     labels = item.get("labels")
     has_decoder = "decoder_attention_mask" in item
     pieces = _pieces(ids, labels if isinstance(labels, list) and not has_decoder else None, dataset, tokenizer)
@@ -76,6 +76,11 @@ def _view(dataset: "TokenizedDataset", index: int, tokenizer: "Tokenizer", whole
     target = _pieces(labels, labels, dataset, tokenizer) if has_decoder and isinstance(labels, list) else []
     label = dataset.label_names[labels] if isinstance(labels, int) and labels < len(dataset.label_names) else ""
     return RowView(dataset.rows[index] + 1, tuple(pieces), tuple(target), label)
+
+
+def flat_ids(ids: Sequence[Any]) -> list[int]:
+    """Return the ids of an item, those of its choices one after another."""
+    return [token_id for part in ids for token_id in flat_ids(part)] if ids and isinstance(ids[0], list) else list(ids)
 
 
 def _pieces(ids: Sequence[int], labels: Sequence[int] | None, dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> list[Piece]:
@@ -115,7 +120,8 @@ def _whole(settings: "RunSettings", prepared: "Prepared", tokenizer: "Tokenizer"
     from modelzoo.data.tasks import Recipe
 
     dataset = prepared.train
-    if len(set(dataset.rows)) != len(dataset.rows) or not dataset.report.truncated_rows:
+    has_choices = settings.model.task == "multiple_choice" or dataset.form == "choice"
+    if has_choices or settings.data.form or len(set(dataset.rows)) != len(dataset.rows) or not dataset.report.truncated_rows:
         return {}
     data = settings.data
     wanted = max(dataset.rows[: min(count, len(dataset))]) + 1

@@ -106,7 +106,12 @@ class ImageDataset(TokenizedDataset):
 
     def _check_images(self) -> None:
         """Open every image's head, so that a broken file is found before the run."""
-        from PIL import Image, UnidentifiedImageError
+        try:
+            from PIL import Image, UnidentifiedImageError
+        except ImportError as error:
+            raise DataError(
+                f"{self.source}: images need Pillow, which is not installed: pip install 'modelzoo-hub[images]'"
+            ) from error
 
         problems = []
         for number, path in enumerate(self._paths, start=1):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from published_examples import OFFICIAL
 from tiny_cpm_folders import cpm1_folder, cpm2_folder
+from tiny_images import image_folder, vit_folder
 from tiny_language_runs import gpt2_folder, pair_rows, sentences, t5_folder, write_rows
 from tiny_runs import model_folder, rows
 
@@ -73,6 +75,14 @@ def chinese(count: int, seed: int = 0) -> list[dict[str, Any]]:
     return [{"text": "今天天气很好。你吃了吗。" * (1 + number % 2)} for number in range(count)]
 
 
+def images(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Paths of images, dark ones and bright ones."""
+    folder = image_folder(Path(tempfile.mkdtemp()), count, seed)
+    return [
+        {"image": str(folder / name / f"{number}.png"), "label": name} for number in range(count) for name in ("dark", "bright")
+    ][:count]
+
+
 def predicted(rows_given: list[dict[str, Any]], form: str | None, task: str) -> int:
     return len(rows_given) if form is None else len(published_rows(rows_given, form, task))
 
@@ -89,6 +99,7 @@ CASES |= {
         {},
     ),
     "token-classification": (model_folder, words, {}),
+    "vit-images": (vit_folder, images, {}),
     "bert-squad": (model_folder, questions, {}),
     "cpm1-lcqmc": (cpm1_folder, pairs_of_questions, {}),
     "cpm1-pretrain": (cpm1_folder, chinese, {}),

@@ -4,40 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
 from distributed import run_distributed
+from tiny_images import image_folder, vit_folder
 
 from modelzoo.config import RunSettings
 from modelzoo.data import BatchStream
 from modelzoo.errors import ConfigError, DataError
-from modelzoo.models.vit import ViT, ViTConfig
 from modelzoo.report import read_records
 from modelzoo.training import SilentProgress, evaluate, predict, resume, train
 
 Image = pytest.importorskip("PIL.Image")
-
-
-def vit_folder(folder: Path) -> Path:
-    """Write a ViT of 2 layers and width 16 for images of 16 x 16, with its image processor."""
-    torch.manual_seed(0)
-    config = ViTConfig(hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, image_size=(16, 16), patch_size=(8, 8))
-    ViT.from_config(config, "base").save_pretrained(folder)
-    transformers.ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
-    return folder
-
-
-def image_folder(folder: Path, count: int, seed: int = 0) -> Path:
-    """Write images of two classes, dark ones and bright ones, of unequal sizes."""
-    generator = np.random.default_rng(seed)
-    for name, low in (("bright", 150), ("dark", 0)):
-        (folder / name).mkdir(parents=True)
-        for number in range(count):
-            pixels = generator.integers(low, low + 100, (20 + number, 24, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{number}.png")
-    return folder
 
 
 def settings_for(place: Path, **changes: Any) -> RunSettings:
