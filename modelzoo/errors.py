@@ -14,6 +14,7 @@ __all__ = [
     "InputError",
     "ModelZooError",
     "NonFiniteError",
+    "OutOfMemoryError",
     "RankError",
     "SaveError",
     "closest",
@@ -61,6 +62,12 @@ class NonFiniteError(ModelZooError, ArithmeticError):
     """A loss or a gradient is NaN or infinite; the step was not taken."""
 
     exit_code = 5
+
+
+class OutOfMemoryError(ModelZooError, MemoryError):
+    """A step needed more memory than there is; the checkpoints are intact."""
+
+    exit_code = 6
 
 
 def closest(word: str, known: Iterable[str], count: int = 1) -> list[str]:

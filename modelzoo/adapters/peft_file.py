@@ -1,5 +1,6 @@
 """A PEFT folder in memory: its config, its tensors, and what its config says of each module."""
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from modelzoo.adapters.peft_write import TASK_TYPES
+from modelzoo.errors import CheckpointError
+from modelzoo.hub.files import shown
 
 __all__ = ["AdapterFile", "Scale"]
 
@@ -65,6 +68,24 @@ class Scale:
 
     def _find(self, pattern: str, common: str, theirs: str) -> float:
         for key, value in (self._values.get(pattern) or {}).items():
-            if re.match(rf"(.*\.)?({key})$", theirs):
+            if _pattern(key).match(theirs):
                 return float(value)
         return float(self._values[common])
+
+
+_REPEATS = re.compile(r"[*+{]")
+_LONGEST_PATTERN = 1000
+
+
+@functools.cache
+def _pattern(key: str) -> re.Pattern[str]:
+    """Compile a pattern of a file; one that could take years to match, as `(a+)+` does, is refused."""
+    if len(key) > _LONGEST_PATTERN or len(_REPEATS.findall(key)) > 3 or re.search(r"\)[*+{]", key):
+        expected = f"a pattern of module names of at most {_LONGEST_PATTERN} characters with three repetitions, none of a group"
+        raise CheckpointError(f"adapter_config.json: rank_pattern, alpha_pattern: expected {expected}, found {shown(repr(key))}")
+    try:
+        return re.compile(rf"(.*\.)?({key})$")
+    except re.error as error:
+        raise CheckpointError(
+            f"adapter_config.json: {shown(repr(key))}: expected a pattern of module names, found {error}"
+        ) from None

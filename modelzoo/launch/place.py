@@ -91,8 +91,8 @@ def first_host(hosts: str) -> str:
     Args:
         hosts: As in SLURM_NODELIST.
     """
-    first = re.split(r",(?![^\[]*\])", hosts)[0]
-    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first)
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
+    return re.sub(r"\[([^\[\],-]*)[^\[\]]*\]", r"\1", first[0] if first else "")
 
 
 def _tasks_here(environment: Mapping[str, str], world_size: int) -> int:

@@ -14,6 +14,7 @@ from modelzoo.training.evaluation import measure
 from modelzoo.training.forward_all import EvaluationStopped
 from modelzoo.training.job import Job
 from modelzoo.training.loop_state import LoopState
+from modelzoo.training.memory_error import memory_watched
 from modelzoo.training.metrics import is_better
 from modelzoo.training.optimizer import set_lr
 from modelzoo.training.pace import Pace
@@ -25,6 +26,9 @@ from modelzoo.training.signals import Stopped, StopSignals
 from modelzoo.training.step import MicroBatch, StepResult, build_micro_batches, take_step
 
 __all__ = ["Loop"]
+
+STEP_ADVICE = "lower train.micro_batch_size, set parallel.recompute, or give memory.host and memory.disk.path"
+EVALUATION_ADVICE = "lower evaluation.batch_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +168,17 @@ class Loop:
             final_ratio=schedule.final_lr_ratio,
         )
         set_lr(job.optimizer, lr)
-        result = take_step(
-            job.model,
-            job.optimizer,
-            batch.micro_batches,
-            num_targets=batch.num_targets,
-            clip_norm=job.settings.train.clip_norm,
-            world=self.world,
-            step=state.step + 1,
-            loss_scale=state.loss_scale if job.needs_loss_scale else None,
-        )
+        with memory_watched(f"step {state.step + 1}", batch.micro_batches, STEP_ADVICE):
+            result = take_step(
+                job.model,
+                job.optimizer,
+                batch.micro_batches,
+                num_targets=batch.num_targets,
+                clip_norm=job.settings.train.clip_norm,
+                world=self.world,
+                step=state.step + 1,
+                loss_scale=state.loss_scale if job.needs_loss_scale else None,
+            )
         state.step += 1
         state.position = self.stream.position
         state.tokens += batch.num_tokens
@@ -234,7 +239,8 @@ class Loop:
         state.is_evaluation_due = True
         self.world.enter(f"the evaluation after step {state.step}")
         try:
-            values = measure(self.job.model, samples, self.world, wants_stop=lambda: self._signals.wanted != "finished")
+            with memory_watched(f"the evaluation after step {state.step}", (), EVALUATION_ADVICE):
+                values = measure(self.job.model, samples, self.world, wants_stop=lambda: self._signals.wanted != "finished")
         except EvaluationStopped:
             return False
         state.is_evaluation_due = False

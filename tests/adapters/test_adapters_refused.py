@@ -1,6 +1,7 @@
 """What an adapter cannot be, and files that hold none: one error each, and nothing was changed."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from harness import Case, made_here, row
 from safetensors.torch import load_file, save_file
 
 from modelzoo.adapters import AdapterConfig, add_adapter, load_adapter, merge_adapter, save_adapter
+from modelzoo.adapters.peft_file import Scale
 from modelzoo.errors import CheckpointError, ConfigError, SaveError
 from modelzoo.models.model import Model
 
@@ -163,6 +165,33 @@ def test_a_config_that_asks_for_more_is_refused_by_name(folder: Path, changes: d
     change_config(folder, **changes)
     with pytest.raises(ConfigError, match=message):
         load_adapter(model_of(), folder)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("(a|a)+b", r"with three repetitions, none of a group, found '\(a\|a\)\+b'"),
+        (".*" * 40 + "!", r"expected a pattern of module names of at most 1000 characters"),
+        ("a" * 2000, r"expected a pattern of module names of at most 1000 characters"),
+        ("(", r"expected a pattern of module names, found missing \)"),
+    ],
+    ids=["of a group", "many", "long", "none"],
+)
+def test_a_pattern_that_could_take_years_is_refused(folder: Path, pattern: str, message: str) -> None:
+    change_config(folder, rank_pattern={pattern: 2})
+    started = time.monotonic()
+    with pytest.raises(CheckpointError, match=message):
+        load_adapter(model_of(), folder)
+    assert time.monotonic() - started < 1
+
+
+def test_patterns_that_peft_users_write_are_read() -> None:
+    scale = Scale({"r": 8, "lora_alpha": 8, "rank_pattern": {"^base.*layers.[0-9]+.*q_proj": 2, "v_proj": 4}, "alpha_pattern": {}})
+    names = ["base.model.layers.12.self_attn.q_proj", "base.model.layers.1.self_attn.v_proj", "base.k_proj"]
+    assert [scale(name)[0] for name in names] == [2, 4, 8]
+    started = time.monotonic()
+    Scale({"r": 8, "lora_alpha": 8, "rank_pattern": {".*a.*a.*!": 2}})("a" * 100)
+    assert time.monotonic() - started < 0.5
 
 
 def test_experts_are_refused_by_name() -> None:

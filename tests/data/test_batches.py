@@ -1,6 +1,7 @@
 """The order is exact through resumes, the same for any number of processes, and draws from no global generator."""
 
 import random
+import time
 from collections import Counter
 from itertools import chain, islice
 
@@ -177,3 +178,23 @@ def test_micro_batches_without_limits_and_of_nothing() -> None:
     for options in ({"max_rows": 0}, {"max_tokens": 0}):
         with pytest.raises(DataError, match=f"expected {next(iter(options))} of at least 1, found 0"):
             micro_batches([1], LENGTHS, **options)
+
+
+def test_seeking_costs_one_permutation_however_far() -> None:
+    lengths = [8] * 1000
+    far = BatchStream(lengths, batch_size=10, seed=0, position=10**12 + 500)
+    started = time.perf_counter()
+    batch = next(far)
+    assert time.perf_counter() - started < 0.1
+    assert far.epoch == 10**9
+    assert batch == far.order(10**9)[500:510].tolist()
+
+
+@pytest.mark.parametrize("sizes", [{"batch_size": 4}, {"batch_tokens": 30}])
+def test_a_stream_that_stopped_at_the_end_of_an_epoch_goes_on_with_the_next(sizes: dict[str, int]) -> None:
+    lengths = [5 + number % 7 for number in range(22)]
+    whole = BatchStream(lengths, seed=3, **sizes)
+    batches = [next(whole) for _ in range(3 * whole.batches_in(0) + 3)]
+    resumed = BatchStream(lengths, seed=3, position=22, **sizes)
+    assert [next(resumed) for _ in range(whole.batches_in(1))] == batches[whole.batches_in(0) :][: whole.batches_in(1)]
+    assert resumed.position == 44

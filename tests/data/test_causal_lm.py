@@ -211,3 +211,24 @@ def test_prompts_of_each_form(tokenizer: Tokenizer) -> None:
     assert prompts({"text": "the cat"}).answers == []
     with pytest.raises(DataError, match="rows without targets are prompts to a causal_lm; use encode_prompts"):
         build([{"prompt": "a"}], tokenizer, labelled=False)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"text": "the cat"}, {"text": "<s>the cat"}],
+        [{"prompt": "the", "completion": " cat"}, {"prompt": "<s>the", "completion": " cat"}],
+    ],
+    ids=["text", "completion"],
+)
+def test_a_begin_that_the_tokenizer_adds_is_not_written_as_well(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    roberta = load_tokenizer(byte_level_folder(tmp_path / "roberta"))
+    assert build(rows[:1], roberta).item(0)["input_ids"][:2].count(roberta.bos_id) == 1
+    found = r"my.jsonl: row 2: begins with <s> twice; the tokenizer adds one; remove <s> from the beginning of the text"
+    with pytest.raises(DataError, match=found):
+        build(rows, roberta)
+
+
+def test_a_begin_in_a_text_is_kept_where_the_tokenizer_adds_none(tokenizer: Tokenizer) -> None:
+    item = build([{"text": "<|endoftext|><|endoftext|>the cat"}], tokenizer).item(0)
+    assert item["input_ids"][:2] == [tokenizer.bos_id] * 2

@@ -41,7 +41,9 @@ def _documents(texts: Sequence[str], recipe: Recipe) -> EncodedRows:
     end = end_of(recipe.tokenizer, "causal_lm")
     result = EncodedRows(encodings=[], labels=[], form="text")
     labels: list[list[int]] = []
-    for row, encoding in enumerate(recipe.tokenizer.encode(texts)):
+    encodings = recipe.tokenizer.encode(texts)
+    _check_begins([encoding.input_ids for encoding in encodings], recipe)
+    for row, encoding in enumerate(encodings):
         ids = encoding.input_ids
         if not texts[row].strip():
             result.empty_rows.append(row)
@@ -74,6 +76,7 @@ def _completions(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> list
     if empty:
         raise problem_rows(recipe.source, empty, "fill or remove it")
     wholes = _open_ids([prompt + completion for prompt, completion in zip(prompts, completions, strict=True)], tokenizer)
+    _check_begins(wholes, recipe)
     alone = tokenizer.encode_parts(completions)
     sequences = []
     for prompt, ids, completion in zip(_open_ids(prompts, tokenizer), wholes, alone, strict=True):
@@ -168,6 +171,18 @@ def _open_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """Return the ids of texts that go on, without the end token that some tokenizers put after every text."""
     has_end = tokenizer.eos_id is not None and tokenizer.encode(["a"])[0].input_ids[-1] == tokenizer.eos_id
     return [encoding.input_ids[:-1] if has_end else encoding.input_ids for encoding in tokenizer.encode(texts)]
+
+
+def _check_begins(rows: Sequence[list[int]], recipe: Recipe) -> None:
+    """Refuse texts that have the begin token already which the tokenizer puts before them: no model was trained on two."""
+    tokenizer = recipe.tokenizer
+    begin = tokenizer.bos_id
+    if begin is None or not tokenizer.begins_texts:
+        return
+    token = tokenizer.tokens([begin])[0]
+    twice = [f"row {row}: begins with {token} twice" for row, ids in enumerate(rows, start=1) if ids[:2] == [begin, begin]]
+    if twice:
+        raise problem_rows(recipe.source, twice, f"the tokenizer adds one; remove {token} from the beginning of the text")
 
 
 def end_of(tokenizer: Tokenizer, task: str) -> int:
