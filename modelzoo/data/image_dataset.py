@@ -124,7 +124,7 @@ class ImageDataset(TokenizedDataset):
             raise problem_rows(self.source, problems, "repair or remove it")
 
     def _image_report(self) -> DataReport:
-        ids, counts = np.unique(self._labels, return_counts=True) if self._labels is not None else ([], [])
+        ids, counts = np.unique([] if self._labels is None else self._labels.tolist(), return_counts=True)
         return DataReport(
             rows=len(self),
             items=len(self),
@@ -135,7 +135,7 @@ class ImageDataset(TokenizedDataset):
             tokens=sum(self.lengths),
             longest=max(self.lengths),
             num_targets=len(self) if self._labels is not None else 0,
-            label_counts={self.label_names[label]: int(count) for label, count in zip(ids, counts, strict=True)},
+            label_counts={self.label_names[int(label)]: int(count) for label, count in zip(ids, counts, strict=True)},
         )
 
     def _image_fingerprint(self) -> str:
