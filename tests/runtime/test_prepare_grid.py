@@ -34,7 +34,7 @@ def full_grid(world_size: int, zero: int) -> list[Point]:
 def small_grid(world_size: int) -> list[Point]:
     """Every level on every axes, with models, ways to recompute and numbers of micro-batches in turn."""
     models, recompute, accumulation = itertools.cycle(MODELS), itertools.cycle(RECOMPUTE), itertools.cycle((1, 3, 3, 1, 1))
-    rounds = 8 // world_size
+    rounds = max(4 // world_size, 1)
     return [
         Point(*next(models), ParallelConfig(zero=zero, recompute=next(recompute), **axes), next(accumulation))
         for zero, axes, _ in itertools.product(range(4), LAYOUTS[world_size], range(rounds))
