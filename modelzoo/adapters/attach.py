@@ -86,8 +86,9 @@ def add_adapter(model: nn.Module, config: AdapterConfig) -> None:
         _train_biases(model, config)
     if config.method == "prompt":
         _, table = find_table(model)
-        table.adapter = part = VirtualTokens(config.num_virtual_tokens, table)
-        open_door(model, part.train(model.training))
+        prompt = VirtualTokens(config.num_virtual_tokens, table)
+        table.adapter = prompt.train(model.training)
+        open_door(model, prompt)
     for module in trained.values():
         module.requires_grad_(True)
     for _, part in low_rank_parts(model):

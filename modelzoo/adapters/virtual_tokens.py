@@ -7,7 +7,6 @@ of the vectors are taken off again. The vectors get the positions before those o
 
 import inspect
 from collections.abc import Mapping
-from functools import lru_cache
 from types import MethodType
 from typing import Any, ClassVar, cast
 
@@ -166,7 +165,6 @@ def fill_virtual_tokens(model: nn.Module) -> None:
     write_local(part.vectors, local_part(part.vectors, rows) if is_sharded(part.vectors) else rows)
 
 
-@lru_cache
 def _inputs(model_class: type[nn.Module]) -> tuple[str, ...]:
     return tuple(inspect.signature(model_class.forward).parameters)[1:]
 
@@ -177,8 +175,11 @@ def _given(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 def _lengthen(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Give a forward longer texts; with caches they have been given before."""
-    part, given = virtual_tokens_of(model), _given(model, args, kwargs)
-    if part is None or given.get("caches") is not None or given.get("input_ids") is None:
+    part = virtual_tokens_of(model)
+    if part is None:
+        return None
+    given = _given(model, args, kwargs)
+    if given.get("caches") is not None or given.get("input_ids") is None:
         return None
     if given.get("position_ids") is not None:
         raise DataError("position_ids: the virtual tokens have the first positions, and the model counts on; leave them out")

@@ -58,8 +58,10 @@ def say_result(result: "RunResult") -> None:
         raise Ended(result.exit_code)
     from modelzoo.report import read_run
 
-    use = "generate" if read_run(result.folder).section("model").get("task") in GENERATES else "predict"
+    run = read_run(result.folder)
+    use = "generate" if run.section("model").get("task") in GENERATES else "predict"
     form = "--to merged --verify" if (result.final / "adapter_config.json").is_file() else "--verify"
+    form = "--to peft" if run.section("adapter").get("method") == "prompt" else form  # which cannot be merged
     commands = (f"{use} {result.folder} --text TEXT", f"show {result.folder}", f"export {result.folder} DST {form}")
     rows = [["final", str(result.final)], *(["next", f"modelzoo {command}"] for command in commands)]
     say(columns(rows, indent=0, gap=4))
