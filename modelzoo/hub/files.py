@@ -12,6 +12,7 @@ __all__ = [
     "CONFIG_FILE",
     "COPIED_FILES",
     "TOKENIZER_FILES",
+    "VOCABULARY_FILES",
     "WEIGHT_FILES",
     "check_inside",
     "origin",
@@ -39,6 +40,9 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 """What a tokenizer of any family is stored in."""
+
+VOCABULARY_FILES = tuple(name for name in TOKENIZER_FILES if name.startswith(("tokenizer.", "vocab.")) or name.endswith(".model"))
+"""Those of which a tokenizer has at least one."""
 
 COPIED_FILES = (*TOKENIZER_FILES, "generation_config.json", "preprocessor_config.json")
 """What is copied as it stands when a model is saved again: the tokenizer, how transformers generates by default, and what is done

@@ -16,6 +16,7 @@ from modelzoo import hub
 from modelzoo.adapters import AdapterFile, attach_file, fill_from_file, is_adapter_folder
 from modelzoo.converters import Task, converter_for
 from modelzoo.errors import ConfigError
+from modelzoo.hub.files import VOCABULARY_FILES
 from modelzoo.layers import skip_initialization
 
 __all__ = ["Loadable", "Pretrained", "find_pretrained"]
@@ -102,6 +103,8 @@ class Pretrained(Generic[M]):
         model.init_weights(only=report.new)
         if self.adapter is not None:
             fill_from_file(cast(nn.Module, model), self.adapter)
+            if any((self.adapter.folder / name).is_file() for name in VOCABULARY_FILES):
+                model.source_folder = self.adapter.folder  # with the chat template and the ends that it was trained with
             report = dataclasses.replace(report, new=tuple(name for name in report.new if name not in (trained or ())))
         model.load_report = report
         _LOG.info("%s", report)

@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -47,13 +48,14 @@ def measure_exchanges(world: World, sizes: Sequence[int] = SIZES) -> list[Exchan
         sizes: Bytes of the whole tensor; rounded up to a multiple of the ranks.
     """
     found = []
+    group = cast(dist.ProcessGroup, dist.group.WORLD)  # None stands for the default one as well
     for size in sizes:
         count = math.ceil(size / 4 / world.world_size) * world.world_size
         whole = torch.ones(count, dtype=torch.float32, device=world.device)
         part = whole[: count // world.world_size].clone()
         actions: dict[str, tuple[Callable[[Tensor, Tensor], object], int]] = {
-            "all-gather": (lambda whole, part: all_gather(whole, part, dist.group.WORLD), 1),
-            "reduce-scatter": (lambda whole, part: reduce_scatter(part, whole, dist.group.WORLD), 1),
+            "all-gather": (lambda whole, part: all_gather(whole, part, group), 1),
+            "reduce-scatter": (lambda whole, part: reduce_scatter(part, whole, group), 1),
             "all-reduce": (lambda whole, part: dist.all_reduce(whole), 2),
         }
         for kind, (action, passes) in actions.items():

@@ -12,6 +12,7 @@ from test_runs import StopAt, assert_same_end
 from tiny_language_runs import chat_rows, language_settings, sentences, write_rows
 from transformers import AutoTokenizer
 
+from modelzoo.cli import main
 from modelzoo.data import load_tokenizer
 from modelzoo.errors import ConfigError, DataError
 from modelzoo.generation import generate
@@ -95,6 +96,17 @@ def test_a_model_that_has_learned_writes_its_targets(task: str, tmp_path: Path) 
     asked = [{name: value for name, value in row.items() if name != target} for row in rows]
     assert [line["text"] for line in predict(result.folder, asked, batch_tokens=24)] == [row[target] for row in rows]
     assert evaluate(result.folder)["exact_match"] == 1.0
+
+
+def test_an_adapter_of_chats_is_asked_in_the_template_that_it_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adapter = {"adapter__method": "lora", "adapter__r": 2}
+    settings = language_settings(tmp_path, "causal_lm", chat_rows, data__template="plain", train__epochs=0.2, **adapter)
+    result = train(settings, progress=SilentProgress())
+    assert result.final is not None
+    assert from_pretrained(result.final).source_folder == result.final
+    capsys.readouterr()
+    assert main(["generate", str(result.folder), "--text", "one", "max_new_tokens=2", "--json"]) == 0
+    assert capsys.readouterr().out
 
 
 def test_the_result_of_a_chat_carries_its_template_and_its_end(tmp_path: Path) -> None:
