@@ -16,7 +16,7 @@ __all__ = ["demo"]
 def demo(ctx: typer.Context) -> None:
     """Train the shipped small BERT on the shipped questions, evaluate, save, and prove that transformers loads the result.
 
-    It takes a minute or two on two cores and needs no network; key=value changes a setting, as in train.
+    It takes about ten seconds on two cores and needs no network; key=value changes a setting, as in train.
     """
     from modelzoo.config import resolve_settings
 
