@@ -29,13 +29,13 @@ def test_every_pain_has_its_row_and_every_row_tests_that_exist() -> None:
 
 
 def test_every_row_of_the_scorecard_runs_tests_that_exist() -> None:
-    spec = importlib.util.spec_from_file_location("scorecard", ROOT / "tests" / "reliability" / "scorecard.py")
+    spec = importlib.util.spec_from_file_location("experiments", ROOT / "tests" / "reliability" / "experiments.py")
     assert spec is not None
     assert spec.loader is not None
-    scorecard = importlib.util.module_from_spec(spec)
-    sys.modules["scorecard"] = scorecard  # a dataclass looks its module up
-    spec.loader.exec_module(scorecard)
-    for row in scorecard.ROWS:
+    experiments = importlib.util.module_from_spec(spec)
+    sys.modules["experiments"] = experiments  # a dataclass looks its module up
+    spec.loader.exec_module(experiments)
+    for row in experiments.ROWS:
         for test in row.tests:
             file, _, name = test.partition("::")
             assert (ROOT / file).is_file(), f"{row.name}: there is no {file}"
