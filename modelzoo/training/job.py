@@ -10,7 +10,7 @@ from modelzoo.config import RunSettings
 from modelzoo.models.model import Model
 from modelzoo.plan import Plan
 from modelzoo.runtime import CheckpointSaver, Identity, World
-from modelzoo.training.evaluation import EvaluationSet
+from modelzoo.training.evaluation.evaluate import EvaluationSet
 from modelzoo.training.step import Dataset
 
 __all__ = ["Job"]

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from modelzoo.data import BatchStream
 from modelzoo.errors import DataError
 from modelzoo.runtime import World, mark_agreed, prepared, raise_together
-from modelzoo.training.evaluation import measure
-from modelzoo.training.forward_all import EvaluationStopped
+from modelzoo.training.evaluation.evaluate import measure
+from modelzoo.training.evaluation.forward_all import EvaluationStopped
+from modelzoo.training.evaluation.metrics import is_better
 from modelzoo.training.job import Job
 from modelzoo.training.loop_state import LoopState
 from modelzoo.training.memory_error import memory_watched
-from modelzoo.training.metrics import is_better
 from modelzoo.training.optimizer import set_lr
-from modelzoo.training.pace import Pace
 from modelzoo.training.periods import is_due, times_due
-from modelzoo.training.progress import Progress, StepReport, memory_bytes
+from modelzoo.training.progress.pace import Pace
+from modelzoo.training.progress.progress import Progress, StepReport, memory_bytes
 from modelzoo.training.records import Records
 from modelzoo.training.schedule import lr_at
 from modelzoo.training.signals import Stopped, StopSignals

@@ -22,11 +22,11 @@ from modelzoo.models.auto import find_pretrained
 from modelzoo.models.model import Model
 from modelzoo.models.pretrained import Pretrained
 from modelzoo.training.adapting import skeleton_for_run
-from modelzoo.training.choosing import choice_rows, choosing_set, metric_missing
-from modelzoo.training.evaluation import EvaluationSet
+from modelzoo.training.evaluation.choosing import choice_rows, choosing_set, metric_missing
+from modelzoo.training.evaluation.evaluate import EvaluationSet
+from modelzoo.training.evaluation.writing import writing_set
 from modelzoo.training.image_runs import image_dataset, image_label_names, image_rows, reads_images
 from modelzoo.training.limits import has_labels, limits_of, require_plain_inputs, scored_size
-from modelzoo.training.writing import writing_set
 
 __all__ = ["Prepared", "label_column", "prepare", "source_name"]
 

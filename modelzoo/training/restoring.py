@@ -5,7 +5,7 @@ from modelzoo.training.attempt import attempt
 from modelzoo.training.identity import check_identity
 from modelzoo.training.job import Job
 from modelzoo.training.loop_state import LoopState
-from modelzoo.training.progress import Progress
+from modelzoo.training.progress.progress import Progress
 
 __all__ = ["restore"]
 

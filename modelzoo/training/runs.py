@@ -31,7 +31,7 @@ from modelzoo.runtime.tiers.timeline import Timeline
 from modelzoo.training.adapting import base_fingerprint, describe_trained, load_for_run, skeleton_for_run, write_final
 from modelzoo.training.attempt import attempt
 from modelzoo.training.ending import record_ending, recorded_failure
-from modelzoo.training.evaluation import measure
+from modelzoo.training.evaluation.evaluate import measure
 from modelzoo.training.forecast import decide_recompute, forecast, planned_picture
 from modelzoo.training.forms import store_chat
 from modelzoo.training.identity import deciding_settings, identity_of
@@ -40,8 +40,9 @@ from modelzoo.training.loop import Loop
 from modelzoo.training.optimizer import build_optimizer
 from modelzoo.training.options import runtime_options
 from modelzoo.training.preparation import Prepared, prepare
-from modelzoo.training.progress import Progress, SilentProgress, metrics_text, time_text
-from modelzoo.training.progress_choice import choose_progress
+from modelzoo.training.progress.choice import choose_progress
+from modelzoo.training.progress.progress import Progress, SilentProgress, metrics_text, time_text
+from modelzoo.training.progress.trackers import track
 from modelzoo.training.records import Records
 from modelzoo.training.reserve import inputs_bytes, reserved_bytes
 from modelzoo.training.restoring import restore
@@ -49,7 +50,6 @@ from modelzoo.training.result import RunResult
 from modelzoo.training.run_directory import RunDirectory
 from modelzoo.training.run_log import run_log
 from modelzoo.training.signals import StopSignals
-from modelzoo.training.trackers import track
 
 __all__ = ["resume", "train"]
 

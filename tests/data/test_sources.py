@@ -143,7 +143,11 @@ def test_a_folder_copied_from_the_hub_has_shards(tmp_path: Path) -> None:
         ("a.csv", b'text,label\n"a"b,1\n', r"a.csv:2: expected comma- or tab-separated cells, found: "),
         ("a.csv", b"text,label\n\xff,1\n", r"a.csv:2: expected UTF-8, found byte 0xff at byte 1"),
         ("a.parquet", b"PAR1 no", r"a.parquet: expected a parquet file, found: "),
-        ("a.doc", b"text", r"a.doc: expected a name ending in .jsonl, .ndjson, .json, .csv, .tsv, .parquet, .txt, .conll, .bio, found '?.doc"),
+        (
+            "a.doc",
+            b"text",
+            r"a.doc: expected a name ending in .jsonl, .ndjson, .json, .csv, .tsv, .parquet, .txt, .conll, .bio, found '?.doc",
+        ),
         ("a.txt", b"\n \n", r"a.txt: expected a text, found white space"),
         ("a.txt", b"one\n\xff", r"a.txt:2: expected UTF-8, found byte 0xff at byte 1"),
         ("a", b"text", r"a: expected a name ending in .*, found 'no ending'"),

@@ -75,7 +75,7 @@ def test_two_hundred_steps_do_not_drift(world_size: int) -> None:
         for model, zero, recompute, axes, accumulation in (
             (("bert", True), 3, "blocks", {}, 3),
             (("gpt2", True), 1, "none", {}, 1),
-            (("t5", False), 2, "selective", {"tensor": 2}, 3),
+            (("t5_smooth", False), 2, "selective", {"tensor": 2}, 3),
             (("cpm1", True), 3, "none", {"tensor": 2}, 1),
             (("llama", False), 0, "every 2", {"data_replicate": 2}, 3),
         )

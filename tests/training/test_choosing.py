@@ -22,7 +22,7 @@ from modelzoo.errors import ConfigError, DataError
 from modelzoo.report import read_records
 from modelzoo.runtime import connect
 from modelzoo.training import SilentProgress, evaluate, predict, train
-from modelzoo.training.choosing import ChoosingSet, choice_metrics, choosing_set, likeliest, written_choice
+from modelzoo.training.evaluation.choosing import ChoosingSet, choice_metrics, choosing_set, likeliest, written_choice
 from modelzoo.training.limits import limits_of
 
 Row = dict[str, Any]

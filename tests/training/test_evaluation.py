@@ -12,7 +12,7 @@ from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.bert import Bert
 from modelzoo.runtime import connect, prepare
 from modelzoo.training import EvaluationSet, SilentProgress, evaluate, measure, predict, train
-from modelzoo.training.spans import best_spans, better_span
+from modelzoo.training.evaluation.spans import best_spans, better_span
 
 TASKS = ("classification", "token_classification", "question_answering", "masked_lm")
 

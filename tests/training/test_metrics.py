@@ -4,9 +4,9 @@ import random
 import pytest
 import torch
 
-from modelzoo.training.answers import AnswerMetrics, answer_f1, normalise_answer
-from modelzoo.training.entities import count_entities, entities, is_entity_scheme
-from modelzoo.training.metrics import (
+from modelzoo.training.evaluation.answers import AnswerMetrics, answer_f1, normalise_answer
+from modelzoo.training.evaluation.entities import count_entities, entities, is_entity_scheme
+from modelzoo.training.evaluation.metrics import (
     ClassificationMetrics,
     LossMetrics,
     TokenMetrics,

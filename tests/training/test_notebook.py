@@ -8,8 +8,8 @@ import pytest
 from tiny_runs import settings_for
 
 from modelzoo.training import train
-from modelzoo.training.notebook import NotebookProgress, is_notebook
-from modelzoo.training.progress_choice import choose_progress
+from modelzoo.training.progress.choice import choose_progress
+from modelzoo.training.progress.notebook import NotebookProgress, is_notebook
 
 
 class ZMQInteractiveShell:

@@ -5,11 +5,11 @@ import sys
 import pytest
 from rich.console import Console
 
-from modelzoo.training.live import LiveProgress
-from modelzoo.training.pace import Pace
 from modelzoo.training.periods import is_due, times_due
-from modelzoo.training.progress import LineProgress, StepReport, time_text
-from modelzoo.training.progress_choice import choose_progress
+from modelzoo.training.progress.choice import choose_progress
+from modelzoo.training.progress.live import LiveProgress
+from modelzoo.training.progress.pace import Pace
+from modelzoo.training.progress.progress import LineProgress, StepReport, time_text
 from modelzoo.training.run_log import run_log
 
 

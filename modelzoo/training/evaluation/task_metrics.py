@@ -8,11 +8,11 @@ from modelzoo.data.image_dataset import ImageDataset
 from modelzoo.data.tasks import find_columns, task_spec
 from modelzoo.data.tasks.choices import read_groups
 from modelzoo.runtime import World
-from modelzoo.training.answers import AnswerMetrics
-from modelzoo.training.choosing import choice_metrics, choice_rows, grouped_share
-from modelzoo.training.forward_all import ForwardBatch
-from modelzoo.training.metrics import ClassificationMetrics, LossMetrics, TokenMetrics
-from modelzoo.training.spans import Span, best_spans, better_span
+from modelzoo.training.evaluation.answers import AnswerMetrics
+from modelzoo.training.evaluation.choosing import choice_metrics, choice_rows, grouped_share
+from modelzoo.training.evaluation.forward_all import ForwardBatch
+from modelzoo.training.evaluation.metrics import ClassificationMetrics, LossMetrics, TokenMetrics
+from modelzoo.training.evaluation.spans import Span, best_spans, better_span
 
 __all__ = ["TaskMetrics", "true_answers"]
 

@@ -13,8 +13,8 @@ from modelzoo.data.tasks import Recipe, encode_candidates, find_columns, task_sp
 from modelzoo.data.tasks.choices import ChoiceRow, read_choices
 from modelzoo.errors import DataError
 from modelzoo.runtime import World
-from modelzoo.training.answers import AnswerMetrics, normalise_answer
-from modelzoo.training.forward_all import evaluating, forward_all
+from modelzoo.training.evaluation.answers import AnswerMetrics, normalise_answer
+from modelzoo.training.evaluation.forward_all import evaluating, forward_all
 
 __all__ = [
     "ChoosingSet",

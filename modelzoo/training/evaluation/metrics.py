@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from modelzoo.training.entities import count_entities, is_entity_scheme
+from modelzoo.training.evaluation.entities import count_entities, is_entity_scheme
 
 __all__ = ["ClassificationMetrics", "LossMetrics", "Metrics", "TokenMetrics", "is_better", "lower_is_better", "majority_share"]
 

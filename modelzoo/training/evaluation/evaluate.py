@@ -10,13 +10,13 @@ from torch import nn
 from modelzoo.data import TokenizedDataset
 from modelzoo.models.model import Model, Task
 from modelzoo.runtime import World, connect, failing_together
-from modelzoo.training.choosing import ChoosingSet, choice_metrics, choosing_set, likeliest
-from modelzoo.training.forward_all import evaluating, forward_all
+from modelzoo.training.evaluation.choosing import ChoosingSet, choice_metrics, choosing_set, likeliest
+from modelzoo.training.evaluation.forward_all import evaluating, forward_all
+from modelzoo.training.evaluation.task_metrics import TaskMetrics
+from modelzoo.training.evaluation.writing import WritingSet, writing_set, written_metrics
 from modelzoo.training.image_runs import image_dataset
 from modelzoo.training.limits import limits_of, scored_size
 from modelzoo.training.opening import given_rows, open_model
-from modelzoo.training.task_metrics import TaskMetrics
-from modelzoo.training.writing import WritingSet, writing_set, written_metrics
 
 __all__ = ["EvaluationSet", "evaluate", "measure"]
 

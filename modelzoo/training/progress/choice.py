@@ -2,9 +2,9 @@
 
 import sys
 
-from modelzoo.training.live import LiveProgress
-from modelzoo.training.notebook import NotebookProgress, is_notebook
-from modelzoo.training.progress import LineProgress, Progress
+from modelzoo.training.progress.live import LiveProgress
+from modelzoo.training.progress.notebook import NotebookProgress, is_notebook
+from modelzoo.training.progress.progress import LineProgress, Progress
 
 __all__ = ["choose_progress"]
 

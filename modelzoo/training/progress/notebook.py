@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from modelzoo.report.svg import Curve, line_chart
-from modelzoo.training.progress import StepReport, time_text
+from modelzoo.training.progress.progress import StepReport, time_text
 
 __all__ = ["NotebookProgress", "is_notebook"]
 

@@ -11,9 +11,9 @@ from modelzoo.errors import DataError
 from modelzoo.generation import GenerationSettings, generate
 from modelzoo.models.model import Model
 from modelzoo.runtime import World
-from modelzoo.training.answers import AnswerMetrics
-from modelzoo.training.choosing import choice_metrics, choice_rows, written_choice
-from modelzoo.training.forward_all import EvaluationStopped
+from modelzoo.training.evaluation.answers import AnswerMetrics
+from modelzoo.training.evaluation.choosing import choice_metrics, choice_rows, written_choice
+from modelzoo.training.evaluation.forward_all import EvaluationStopped
 
 __all__ = ["MAX_NEW_TOKENS", "WritingSet", "writing_set", "written_metrics", "written_texts"]
 

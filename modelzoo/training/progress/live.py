@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from modelzoo.training.progress import StepReport, evaluation_text, time_text
+from modelzoo.training.progress.progress import StepReport, evaluation_text, time_text
 
 __all__ = ["LiveProgress"]
 

@@ -9,13 +9,13 @@ from modelzoo.data.tasks import find_columns, task_spec
 from modelzoo.errors import DataError
 from modelzoo.models.model import Model, Task
 from modelzoo.runtime import connect, failing_together
-from modelzoo.training.choosing import choosing_set, likeliest
-from modelzoo.training.forward_all import ForwardBatch, evaluating, forward_all
+from modelzoo.training.evaluation.choosing import choosing_set, likeliest
+from modelzoo.training.evaluation.forward_all import ForwardBatch, evaluating, forward_all
+from modelzoo.training.evaluation.spans import Span, best_spans, better_span
+from modelzoo.training.evaluation.writing import MAX_NEW_TOKENS, writing_set, written_texts
 from modelzoo.training.image_runs import image_dataset
 from modelzoo.training.limits import has_labels, limits_of, scored_size
 from modelzoo.training.opening import OpenedModel, given_rows, open_model
-from modelzoo.training.spans import Span, best_spans, better_span
-from modelzoo.training.writing import MAX_NEW_TOKENS, writing_set, written_texts
 
 __all__ = ["predict"]
 

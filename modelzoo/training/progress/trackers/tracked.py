@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from modelzoo.config import RunSettings
-from modelzoo.training.progress import Progress, StepReport
+from modelzoo.training.progress.progress import Progress, StepReport
 
 __all__ = ["TrackedProgress", "Tracker", "track"]
 
@@ -51,7 +51,7 @@ def _opener(name: str, settings: RunSettings, run_folder: Path) -> Open:
     """Return what starts a tracker at a step; its package is imported only then."""
 
     def open_at(step: int) -> Tracker:
-        module = importlib.import_module(f"modelzoo.training.trackers.to_{name}")
+        module = importlib.import_module(f"modelzoo.training.progress.trackers.to_{name}")
         opened: Tracker = module.start(run_folder, settings.model_dump(mode="json"), step)
         return opened
 
