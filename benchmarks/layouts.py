@@ -5,10 +5,11 @@
 
 One process has two threads, two processes have one each; every side does the same work: the global batch, forward, backward,
 clipping by 1.0 and AdamW, float32, on random ids without padding. `plain` is a loop without any runtime; `prepared` the same model
-after `runtime.prepare` on one process, `sharded` with the sharded engine forced on it. `zero2` and `zero3` are two processes; `ddp`
-is transformers' model under Accelerate, which takes DistributedDataParallel on CPUs whatever is asked of it; `fsdp2` the same model
-under torch's `fully_shard`, layer by layer, which is what Accelerate's FSDP2 would run; `deepspeed` the same under ZeRO stage 3 on
-gloo. The peak is the largest resident size of one process. DeepSpeed has to be installed by hand; without it its side is left out.
+after `runtime.prepare` on one process, `sharded` with the sharded engine forced on it. `zero0`, `zero2` and `zero3` are two
+processes; `ddp` is transformers' model under Accelerate, which takes DistributedDataParallel on CPUs whatever is asked of it;
+`fsdp2` the same model under torch's `fully_shard`, layer by layer, which is what Accelerate's FSDP2 would run; `deepspeed` the same
+under ZeRO stage 3 on gloo. The peak is the largest resident size of one process. DeepSpeed has to be installed by hand; without it
+its side is left out.
 """
 
 import argparse
@@ -222,8 +223,10 @@ def _report(figures: Mapping[str, Sequence[sides.Figures]]) -> list[str]:
     pairs = [
         ("one process, speed of prepared / plain", "plain", "prepared"),
         ("one process, speed of sharded / plain", "plain", "sharded"),
+        ("two processes, speed of zero0 / plain", "plain", "zero0"),
         ("two processes, speed of zero2 / plain", "plain", "zero2"),
         ("two processes, speed of zero3 / plain", "plain", "zero3"),
+        ("zero0's speed / ddp's", "ddp", "zero0"),
         ("zero2's speed / ddp's", "ddp", "zero2"),
         ("zero3's speed / fsdp2's", "fsdp2", "zero3"),
         ("zero3's speed / deepspeed's", "deepspeed", "zero3"),
@@ -247,6 +250,7 @@ if __name__ == "__main__":
         "plain": _plain,
         "prepared": _prepared,
         "sharded": _sharded,
+        "zero0": sides.on_ranks(lambda options: _zero(options, 0)),
         "zero2": sides.on_ranks(lambda options: _zero(options, 2)),
         "zero3": sides.on_ranks(lambda options: _zero(options, 3)),
         "ddp": sides.on_ranks(_ddp),

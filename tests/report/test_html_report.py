@@ -164,6 +164,7 @@ def test_another_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium or Chrome on this machine")
+@pytest.mark.slow
 def test_a_real_browser_shows_it(run: Path, tmp_path: Path) -> None:
     write_timeline(run)
     write_report(run)
