@@ -55,7 +55,8 @@ def _cpm1(tied: bool) -> Model:
 BUILDERS: dict[str, Callable[[bool], Model]] = {"bert": _bert, "gpt2": _gpt2, "llama": _llama, "t5": _t5, "cpm1": _cpm1}
 MODELS = [(name, tied) for name in BUILDERS for tied in (True, False)]
 LONG_RUN_BUILDERS = {**BUILDERS, "t5_smooth": partial(_t5, activation="gelu_new")}
-"""With a T5 for long runs: rounding may put a value of 1e-8 on the other side of the kink of relu, whose gradient then differs by a whole."""
+"""With a T5 for long runs: rounding may put a value of 1e-8 on the other side of the kink of relu, and then its gradient differs by
+a whole."""
 
 
 @dataclass(frozen=True)
