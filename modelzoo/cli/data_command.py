@@ -10,7 +10,7 @@ from modelzoo.cli.console import columns, is_first_process, say, say_json
 
 if TYPE_CHECKING:
     from modelzoo.cli.token_view import Piece, RowView
-    from modelzoo.data import TokenizedDataset, Tokenizer
+    from modelzoo.data import Samples, Tokenizer
 
 __all__ = ["data_show"]
 
@@ -75,7 +75,7 @@ def data_show(
             say(f"\n unknown tokens of {split}: {known['unknown']:.1%}; the tokenizer has no token for some of the text")
 
 
-def _datasets(prepared: Any) -> list[tuple[str, "TokenizedDataset"]]:
+def _datasets(prepared: Any) -> list[tuple[str, "Samples"]]:
     found = [("train", prepared.train)]
     found += [
         (name, one.dataset) for name, one in (("validation", prepared.evaluation), ("test", prepared.test)) if one is not None
@@ -83,7 +83,7 @@ def _datasets(prepared: Any) -> list[tuple[str, "TokenizedDataset"]]:
     return found
 
 
-def _facts(dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> dict[str, Any]:
+def _facts(dataset: "Samples", tokenizer: "Tokenizer") -> dict[str, Any]:
     """Return lengths, labels, and how many items teach the model to stop."""
     ordered = sorted(dataset.lengths)
     lengths = {f"p{share}": ordered[min(len(ordered) * share // 100, len(ordered) - 1)] for share in SHARES}
@@ -95,7 +95,7 @@ def _facts(dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> dict[str, Any
     return {**found, "ends": ends, "end_token": end_token, "unknown": _unknown_share(dataset, tokenizer)}
 
 
-def _unknown_share(dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> float:
+def _unknown_share(dataset: "Samples", tokenizer: "Tokenizer") -> float:
     """Return the share of tokens that stand for text without a token, among the first items."""
     from modelzoo.cli.token_view import flat_ids
 

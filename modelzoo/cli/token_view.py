@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from modelzoo.config import RunSettings
-    from modelzoo.data import TokenizedDataset, Tokenizer
+    from modelzoo.data import Samples, Tokenizer
     from modelzoo.training.preparation import Prepared
 
 __all__ = ["Kind", "Piece", "RowView", "flat_ids", "view_rows"]
@@ -62,7 +62,7 @@ def view_rows(settings: "RunSettings", prepared: "Prepared", tokenizer: "Tokeniz
     return [_view(dataset, index, tokenizer, cut.get(dataset.rows[index])) for index in range(min(count, len(dataset)))]
 
 
-def _view(dataset: "TokenizedDataset", index: int, tokenizer: "Tokenizer", whole: Sequence[int] | None) -> RowView:
+def _view(dataset: "Samples", index: int, tokenizer: "Tokenizer", whole: Sequence[int] | None) -> RowView:
     item = dataset.item(index)
     ids = flat_ids(item["input_ids"])
     labels = item.get("labels")
@@ -83,7 +83,7 @@ def flat_ids(ids: Sequence[Any]) -> list[int]:
     return [token_id for part in ids for token_id in flat_ids(part)] if ids and isinstance(ids[0], list) else list(ids)
 
 
-def _pieces(ids: Sequence[int], labels: Sequence[int] | None, dataset: "TokenizedDataset", tokenizer: "Tokenizer") -> list[Piece]:
+def _pieces(ids: Sequence[int], labels: Sequence[int] | None, dataset: "Samples", tokenizer: "Tokenizer") -> list[Piece]:
     """Return the tokens, with what each is to become where it carries loss."""
     texts, special = tokenizer.tokens(ids), tokenizer.special_ids
     found: list[Piece] = []

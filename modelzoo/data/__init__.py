@@ -10,6 +10,7 @@ from modelzoo.data.collate import check_batch, collate, count_targets
 from modelzoo.data.dataset import TokenizedDataset, build_dataset
 from modelzoo.data.encoding import Encoding, Truncation
 from modelzoo.data.limits import DataLimits, DataReport
+from modelzoo.data.samples import Samples
 from modelzoo.data.sources import read_rows
 from modelzoo.data.tokenizer import Tokenizer, load_tokenizer
 
@@ -18,6 +19,7 @@ __all__ = [
     "DataLimits",
     "DataReport",
     "Encoding",
+    "Samples",
     "TokenizedDataset",
     "Tokenizer",
     "Truncation",

@@ -18,7 +18,7 @@ def collate(items: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, "Tenso
     """Pad samples on the right to the longest of them.
 
     Args:
-        items: Samples of one data set, as `TokenizedDataset.item` returns them; at least one.
+        items: Samples of one data set, as `Samples.item` returns them; at least one.
         pad_id: Id of the padding. Attention goes by length, so a token of the text may have the same id.
 
     Returns:

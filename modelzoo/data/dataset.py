@@ -11,25 +11,15 @@ from modelzoo.data.encoding import Truncation
 from modelzoo.data.flat_lists import context_offsets, flat, split, starts
 from modelzoo.data.limits import DataLimits, DataReport
 from modelzoo.data.masking import IGNORED
+from modelzoo.data.samples import Samples
 from modelzoo.data.tasks import EncodedRows, Item, Recipe, encode_rows, task_spec
 from modelzoo.data.tokenizer import Tokenizer
 from modelzoo.errors import DataError
 
 __all__ = ["TokenizedDataset", "build_dataset"]
 
-FORMS = {
-    "text": "texts, every token learned",
-    "masked": "texts, some tokens hidden",
-    "holes": "texts with holes to fill (span corruption)",
-    "completion": "prompts with completions",
-    "chat": "chats, the assistant's answers learned",
-    "pair": "sources with targets",
-    "choice": "texts with choices, the right one learned",
-}
-"""What a form of rows is called, and what is learned from it."""
 
-
-class TokenizedDataset:
+class TokenizedDataset(Samples):
     """Samples as token ids and targets; built by `build_dataset`.
 
     Args:
@@ -41,17 +31,9 @@ class TokenizedDataset:
 
     def __init__(self, encoded: EncodedRows, recipe: Recipe, limits: DataLimits, num_rows: int) -> None:
         spec = task_spec(recipe.task)
-        self.task = recipe.task
-        self.label_names = encoded.label_names
-        self.source = recipe.source
-        tokenizer = recipe.tokenizer
-        self.pad_id = 0 if tokenizer.pad_id is None else tokenizer.pad_id
-        self.is_labelled = recipe.labelled
         self._draws = encoded.draws
         kept = _kept_items(encoded, recipe, limits, num_rows)
         encodings = [encoded.encodings[item] for item in kept]
-        self.rows: list[int] = [encoding.row for encoding in encodings]
-        """The row of each item, counted from 0."""
         self._starts = starts([encoding.input_ids for encoding in encodings])
         self._ids = flat([encoding.input_ids for encoding in encodings])
         has_types = all(encoding.token_type_ids is not None for encoding in encodings)
@@ -64,12 +46,18 @@ class TokenizedDataset:
             labels: list[Any] = [encoded.labels[item] for item in kept]
             self._labels = flat(labels) if self._has_token_labels else np.asarray(labels, dtype="<i4")
             self._label_starts = starts(labels) if self._has_token_labels else self._starts
-        self.form = encoded.form
-        """Which form a language model's rows have, one of FORMS; empty for other tasks."""
-        self.target_lengths = self._target_lengths()
-        """Tokens of each item that a decoder beside an encoder works on; empty for other tasks."""
-        self.lengths = self._lengths()
-        """Tokens of each item, those of a decoder included."""
+        target_lengths = self._target_lengths(encoded.form, has_decoder=not spec.predicts_next)
+        super().__init__(
+            task=recipe.task,
+            source=recipe.source,
+            rows=[encoding.row for encoding in encodings],
+            lengths=self._lengths(target_lengths),
+            target_lengths=target_lengths,
+            label_names=encoded.label_names,
+            form=encoded.form,
+            pad_id=recipe.tokenizer.pad_id,
+            is_labelled=recipe.labelled,
+        )
         spans = encoded.spans
         self._spans = None if spans is None else np.asarray([spans[item] for item in kept], dtype="<i4")
         self._contexts = context_offsets(encodings) if spec.targets == "span" else None
@@ -91,9 +79,6 @@ class TokenizedDataset:
         """
         rows = rows[: limits.max_rows]
         return cls(encode_rows(rows, recipe), recipe, limits, len(rows))
-
-    def __len__(self) -> int:
-        return len(self.lengths)
 
     def item(self, index: int, *, epoch: int = 0) -> Item:
         """Return one sample as the model's inputs, lists of ints and a label.
@@ -124,10 +109,6 @@ class TokenizedDataset:
             item["start_positions"], item["end_positions"] = map(int, self._spans[index])
         return item
 
-    def describe(self) -> str:
-        """Return the form of the rows, for a language model, and what became of them, in one line."""
-        return f"{FORMS[self.form]} · {self.report.describe()}" if self.form else self.report.describe()
-
     def num_targets(self, index: int, *, epoch: int = 0) -> int:
         """Return how many supervised targets an item has; a question's start and end count as one."""
         labels = self.item(index, epoch=epoch).get("labels") if self._has_token_labels else None
@@ -136,13 +117,9 @@ class TokenizedDataset:
         return int(self._labels is not None or self._spans is not None)
 
     def context_offsets(self, index: int) -> list[tuple[int, int] | None]:
-        """Return the characters [start, end) in the context of each token of a window, None for tokens outside it.
-
-        Raises:
-            DataError: If the task is not question_answering.
-        """
+        """Return the characters [start, end) in the context of each token of a window; see `Samples.context_offsets`."""
         if self._contexts is None:
-            raise DataError(f"context offsets belong to question_answering, found task {self.task}")
+            return super().context_offsets(index)
         span = slice(int(self._starts[index]), int(self._starts[index + 1]))
         return [None if start < 0 else (int(start), int(end)) for start, end in self._contexts[span]]
 
@@ -172,18 +149,18 @@ class TokenizedDataset:
         where = f", position {place - int(starts[item])}" if per_token else ""
         raise DataError(f"{self.source}: {self._row(item)}{where}: {what} {int(values[place])}, limit {limit} {of_what}")
 
-    def _target_lengths(self) -> list[int]:
+    def _target_lengths(self, form: str, *, has_decoder: bool) -> list[int]:
         if self._draws is not None:
             lengths = [self._draws.lengths(int(count))[1] for count in np.diff(self._starts)]
             return lengths if any(lengths) else []
-        has_decoder = self._has_token_labels and not task_spec(self.task).predicts_next
-        return np.diff(self._label_starts).tolist() if self.form == "pair" or (self.form == "choice" and has_decoder) else []
+        is_written = form == "pair" or (form == "choice" and self._has_token_labels and has_decoder)
+        return np.diff(self._label_starts).tolist() if is_written else []
 
-    def _lengths(self) -> list[int]:
+    def _lengths(self, target_lengths: Sequence[int]) -> list[int]:
         counts: list[int] = np.diff(self._starts).tolist()
         if self._draws is not None:
             return [sum(self._draws.lengths(count)) for count in counts]
-        return [count + target for count, target in zip(counts, self.target_lengths or [0] * len(counts), strict=True)]
+        return [count + target for count, target in zip(counts, target_lengths or [0] * len(counts), strict=True)]
 
     def _row(self, item: int) -> str:
         return f"row {self.rows[item] + 1}"

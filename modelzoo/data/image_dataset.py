@@ -2,17 +2,17 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from modelzoo.data.columns import problem_rows, show
-from modelzoo.data.dataset import TokenizedDataset
 from modelzoo.data.labels import LabelTable
 from modelzoo.data.limits import DataReport
+from modelzoo.data.samples import Samples
 from modelzoo.data.tasks import Item
 from modelzoo.errors import DataError
 
@@ -54,7 +54,7 @@ def _images(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
-class ImageDataset(TokenizedDataset):
+class ImageDataset(Samples):
     """Images with labels. What stays in memory is paths; an image is decoded, by Pillow, when a batch needs it.
 
     Args:
@@ -79,17 +79,28 @@ class ImageDataset(TokenizedDataset):
         source: str = "data",
         labelled: bool = True,
     ) -> None:
-        self.task, self.source, self.form, self.pad_id = "classification", source, "", 0
-        self.label_names, self.is_labelled = tuple(label_names), labelled
+        count = len(rows)
+        super().__init__(
+            task="classification",
+            source=source,
+            rows=list(range(count)),
+            lengths=[tokens] * count,
+            label_names=label_names,
+            is_labelled=labelled,
+        )
         self._processor = processor
         self._paths = [Path(str(row.get("image"))) for row in rows]
-        self.rows = list(range(len(rows)))
-        self.lengths = [tokens] * len(rows)
-        self.target_lengths: list[int] = []
-        self._has_token_labels, self._spans, self._contexts, self._draws = False, None, None, None
-        self._labels = np.asarray(_label_ids(rows, label_names, source), dtype="<i4") if labelled else None
+        self._labels = _label_ids(rows, label_names, source) if labelled else None
         self._check_images()
-        self.report = self._image_report()
+        counts = Counter(self._labels or ())
+        self.report = DataReport(
+            rows=count,
+            items=count,
+            tokens=sum(self.lengths),
+            longest=tokens,
+            num_targets=counts.total(),
+            label_counts={self.label_names[label]: counts[label] for label in sorted(counts)},
+        )
         self.fingerprint = self._image_fingerprint()
 
     def item(self, index: int, *, epoch: int = 0) -> Item:
@@ -98,7 +109,7 @@ class ImageDataset(TokenizedDataset):
 
         with Image.open(self._paths[index]) as image:
             item: Item = {"pixel_values": self._processor(image.convert("RGB"))[0]}
-        return item if self._labels is None else {**item, "labels": int(self._labels[index])}
+        return item if self._labels is None else {**item, "labels": self._labels[index]}
 
     def num_targets(self, index: int, *, epoch: int = 0) -> int:
         """Return 1, or 0 without labels."""
@@ -123,26 +134,10 @@ class ImageDataset(TokenizedDataset):
         if problems:
             raise problem_rows(self.source, problems, "repair or remove it")
 
-    def _image_report(self) -> DataReport:
-        ids, counts = np.unique([] if self._labels is None else self._labels.tolist(), return_counts=True)
-        return DataReport(
-            rows=len(self),
-            items=len(self),
-            dropped_rows=0,
-            truncated_rows=0,
-            cut_tokens=0,
-            lost_targets=0,
-            tokens=sum(self.lengths),
-            longest=max(self.lengths),
-            num_targets=len(self) if self._labels is not None else 0,
-            label_counts={self.label_names[int(label)]: int(count) for label, count in zip(ids, counts, strict=True)},
-        )
-
     def _image_fingerprint(self) -> str:
         """Return the sha256 of names, sizes in bytes, and labels: contents are not read."""
-        labels = None if self._labels is None else self._labels.tolist()
         names = [(f"{path.parent.name}/{path.name}", path.stat().st_size) for path in self._paths]
-        return hashlib.sha256(json.dumps(["modelzoo.data.images 1", self.label_names, labels, names]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(["modelzoo.data.images 1", self.label_names, self._labels, names]).encode()).hexdigest()
 
 
 def _label_ids(rows: Sequence[Mapping[str, Any]], names: Sequence[str], source: str) -> list[int]:

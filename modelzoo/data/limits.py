@@ -33,20 +33,20 @@ class DataReport:
     """Rows that were given."""
     items: int
     """Samples of the data set: rows that are left, or their windows."""
-    dropped_rows: int
+    dropped_rows: int = 0
     """Rows without a target (empty texts of a language model, or all targets cut off)."""
-    truncated_rows: int
+    truncated_rows: int = 0
     """Rows that lost tokens."""
-    cut_tokens: int
+    cut_tokens: int = 0
     """Tokens that they lost."""
-    lost_targets: int
+    lost_targets: int = 0
     """Word labels that truncation or the tokenizer removed."""
     tokens: int
     """Tokens of all items."""
     longest: int
     """Tokens of the longest item."""
     num_targets: int
-    """Supervised targets; for masked_lm those of the first epoch."""
+    """Supervised targets; for masked_lm those of the first epoch, and of a token store the number to be expected."""
     label_counts: dict[str, int] = field(default_factory=dict)
     """Targets by label name."""
 

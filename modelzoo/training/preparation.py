@@ -12,7 +12,7 @@ import torch
 
 from modelzoo import hub
 from modelzoo.config import RunSettings
-from modelzoo.data import TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
+from modelzoo.data import Samples, TokenizedDataset, Tokenizer, build_dataset, load_tokenizer, read_rows
 from modelzoo.data.labels import LabelTable, collect_names
 from modelzoo.data.published import published_rows
 from modelzoo.data.store import StoredDataset, is_store
@@ -42,7 +42,7 @@ class Prepared:
 
     pretrained: Pretrained[Model]
     """The checkpoint, whose weights are read when the processes have met."""
-    train: TokenizedDataset
+    train: Samples
     evaluation: EvaluationSet | None
     test: EvaluationSet | None
     data: dict[str, Any]
@@ -109,7 +109,7 @@ def prepare(settings: RunSettings) -> Prepared:
 
 def _dataset(
     settings: RunSettings, split: str, rows: Rows, tokenizer: Tokenizer | None, model: Model, folder: Path
-) -> TokenizedDataset:
+) -> Samples:
     """Tokenize a split with the labels of the model, or cut a token store into samples; or take images."""
     if tokenizer is None:
         return image_dataset(rows, model, folder, source=source_name(settings, split))
@@ -137,7 +137,7 @@ def _recipe(settings: RunSettings, split: str, tokenizer: Tokenizer, model: Mode
 
 
 def _samples(
-    settings: RunSettings, split: str, dataset: TokenizedDataset, rows: Rows, model: Model, tokenizer: Tokenizer | None
+    settings: RunSettings, split: str, dataset: Samples, rows: Rows, model: Model, tokenizer: Tokenizer | None
 ) -> EvaluationSet:
     """Return a split as it is evaluated."""
     if tokenizer is None:

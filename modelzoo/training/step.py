@@ -23,7 +23,7 @@ __all__ = ["Dataset", "MicroBatch", "StepResult", "build_micro_batches", "take_s
 
 
 class Dataset(Protocol):
-    """What training needs of a data set; `modelzoo.data.TokenizedDataset` is one."""
+    """What training needs of a data set; `modelzoo.data.Samples` are one."""
 
     lengths: list[int]
     pad_id: int

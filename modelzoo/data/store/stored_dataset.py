@@ -4,9 +4,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from modelzoo.data.dataset import TokenizedDataset
 from modelzoo.data.limits import DataLimits, DataReport
 from modelzoo.data.masking import IGNORED
+from modelzoo.data.samples import Samples
 from modelzoo.data.store.indexed import IndexedTokens
 from modelzoo.data.store.manifest import BIN, StoreManifest, read_manifest, tokenizer_fingerprint
 from modelzoo.data.tasks import Item, Recipe, task_spec
@@ -15,7 +15,7 @@ from modelzoo.errors import DataError
 __all__ = ["StoredDataset"]
 
 
-class StoredDataset(TokenizedDataset):
+class StoredDataset(Samples):
     """Samples of a store, the same as those of its texts in memory.
 
     What stays in memory is twelve bytes a sample and a document's place and length.
@@ -37,50 +37,47 @@ class StoredDataset(TokenizedDataset):
             raise DataError(f"{recipe.source}: a token store holds plain texts, which {recipe.task} does not learn from")
         self._cut = cut(recipe)
         self._tokens = IndexedTokens(Path(folder) / BIN)
-        tokenizer = recipe.tokenizer
-        self.task, self.source, self.label_names, self.form = recipe.task, recipe.source, (), self._cut.form
-        self.pad_id = 0 if tokenizer.pad_id is None else tokenizer.pad_id
-        self.is_labelled = recipe.labelled
-        self._has_types = tokenizer.has_token_types
-        self._draws = self._cut.draws
-        self._has_token_labels, self._labels, self._spans, self._contexts = True, None, None, None
+        self._has_types = recipe.tokenizer.has_token_types
         documents, self._first, counts = self._cut.pieces(self._tokens.lengths[: limits.max_rows])
-        self.rows = documents.tolist()
-        self._counts = counts.tolist()
-        drawn = [self._draws.lengths(count) if self._draws is not None else (count, 0) for count in self._counts]
-        self.target_lengths = [target for _, target in drawn] if any(target for _, target in drawn[:1]) else []
-        self.lengths = [sum(pair) for pair in drawn]
-        if not self.lengths:
+        self._counts: list[int] = counts.tolist()
+        if not self._counts:
             raise DataError(f"{recipe.source}: expected texts, found none that is long enough for a sample")
-        self.report = self._store_report()
+        draws = self._cut.draws
+        drawn = [draws.lengths(count) if draws is not None else (count, 0) for count in self._counts]
+        super().__init__(
+            task=recipe.task,
+            source=recipe.source,
+            rows=documents.tolist(),
+            lengths=[sum(pair) for pair in drawn],
+            target_lengths=[target for _, target in drawn] if drawn[0][1] else None,
+            form=self._cut.form,
+            pad_id=recipe.tokenizer.pad_id,
+            is_labelled=recipe.labelled,
+        )
+        self.report = DataReport(
+            rows=len(set(self.rows)),
+            items=len(self),
+            tokens=sum(self.lengths),
+            longest=max(self.lengths),
+            num_targets=self._cut.num_targets(self._counts),
+        )
         self.fingerprint = self._store_fingerprint(recipe)
 
     def item(self, index: int, *, epoch: int = 0) -> Item:
-        """Return one sample, as `TokenizedDataset.item`."""
+        """Return one sample: input_ids, token_type_ids if the tokenizer makes them, and labels, lists of ints."""
         count, first = self._counts[index], int(self._first[index])
         ids = self._cut.read(self._tokens, self.rows[index], first, count)
         item: Item = {"input_ids": ids}
         if self._has_types:
             item["token_type_ids"] = [0] * count
-        if self._draws is not None and self.is_labelled:
-            item |= self._draws.draw(ids, epoch=epoch, row=index)
-        elif self.is_labelled:
-            item["labels"] = [IGNORED, *ids[1:]]
-        return item
+        if not self.is_labelled:
+            return item
+        draws = self._cut.draws
+        return item | ({"labels": [IGNORED, *ids[1:]]} if draws is None else draws.draw(ids, epoch=epoch, row=index))
 
-    def _store_report(self) -> DataReport:
-        documents = len(set(self.rows))
-        return DataReport(
-            rows=documents,
-            items=len(self),
-            dropped_rows=0,
-            truncated_rows=0,
-            cut_tokens=0,
-            lost_targets=0,
-            tokens=sum(self.lengths),
-            longest=max(self.lengths),
-            num_targets=self._cut.num_targets(self._counts),
-        )
+    def num_targets(self, index: int, *, epoch: int = 0) -> int:
+        """Return how many tokens of a sample are learned."""
+        return sum(label != IGNORED for label in self.item(index, epoch=epoch).get("labels", ()))
 
     def _store_fingerprint(self, recipe: Recipe) -> str:
         facts = ["modelzoo.data.store 1", self.task, self._manifest.sha256, recipe.max_length, len(self), self.report.tokens]

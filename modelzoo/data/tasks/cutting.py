@@ -25,7 +25,7 @@ class Cut:
     """Pieces of documents. A document's ids are `before`, those of its text, and `after`."""
 
     form: str
-    """Which form the samples have (`dataset.FORMS`)."""
+    """Which form the samples have (`samples.FORMS`)."""
     length: int
     """Tokens of the longest piece of a document, at least 1."""
     overlap: int = 0

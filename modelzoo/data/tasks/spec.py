@@ -66,7 +66,7 @@ class EncodedRows:
     parts: list[list[int]] | None = None
     """Tokens of each choice of an item, whose ids stand one after another; None where an item is one sequence."""
     form: str = ""
-    """Which form a language model's rows have (`dataset.FORMS`); empty for other tasks."""
+    """Which form a language model's rows have (`samples.FORMS`); empty for other tasks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from modelzoo.data import TokenizedDataset
+from modelzoo.data import Samples, TokenizedDataset
 from modelzoo.models.model import Model, Task
 from modelzoo.runtime import World, connect, failing_together
 from modelzoo.training.evaluation.choosing import ChoosingSet, choice_metrics, choosing_set, likeliest
@@ -29,7 +29,7 @@ class EvaluationSet:
 
     name: str
     """As in messages: validation, test."""
-    dataset: TokenizedDataset
+    dataset: Samples
     rows: Sequence[Mapping[str, Any]]
     columns: Mapping[str, str]
     batch_tokens: int

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from modelzoo.data import TokenizedDataset, build_dataset
+from modelzoo.data import Samples, TokenizedDataset, build_dataset
 from modelzoo.data.tasks import find_columns, task_spec
 from modelzoo.errors import DataError
 from modelzoo.models.model import Model, Task
@@ -71,7 +71,7 @@ def predict(
     roles = {} if has_images else find_columns(some, opened.model.task, _known(opened, columns), source=source, labelled=False)
     with connect() as world, failing_together(world, "the prediction"):
         if has_images:
-            dataset: TokenizedDataset = image_dataset(some, opened.model, opened.folder, source=source, labelled=False)
+            dataset: Samples = image_dataset(some, opened.model, opened.folder, source=source, labelled=False)
         else:
             dataset = _dataset(opened, some, roles, source, opened.max_length(max_length))
         model = opened.model.to(world.device)
@@ -154,7 +154,7 @@ def _dataset(opened: OpenedModel, rows: Rows, roles: Mapping[str, str], source: 
     )
 
 
-def _read(opened: OpenedModel, dataset: TokenizedDataset, batch: ForwardBatch) -> Iterator[tuple[int, Any]]:
+def _read(opened: OpenedModel, dataset: Samples, batch: ForwardBatch) -> Iterator[tuple[int, Any]]:
     """Give the row of each sample of a forward, and what the model says of it."""
     output, rows = batch.output, [dataset.rows[index] for index in batch.indices]
     names = opened.label_names

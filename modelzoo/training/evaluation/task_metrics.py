@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelzoo.data import TokenizedDataset
+from modelzoo.data import Samples
 from modelzoo.data.image_dataset import ImageDataset
 from modelzoo.data.tasks import find_columns, task_spec
 from modelzoo.data.tasks.choices import read_groups
@@ -29,7 +29,7 @@ class TaskMetrics:
 
     """
 
-    def __init__(self, dataset: TokenizedDataset, rows: Rows, columns: Mapping[str, str] | None = None) -> None:
+    def __init__(self, dataset: Samples, rows: Rows, columns: Mapping[str, str] | None = None) -> None:
         self._dataset = dataset
         self._spec = task_spec(dataset.task)
         self._loss = LossMetrics()
