@@ -85,7 +85,7 @@ def _message(number: int, item: Any) -> Message:
         raise ValueError(f"message {number}: expected a role of system, user, assistant, found {show(role)} in {show(item)}{hint}")
     if not isinstance(content, str):
         raise ValueError(f"message {number}: expected a text as content, found {show(content)}")
-    if role in _ROLES and _ROLES[role] == "assistant" and not content.strip():
+    if _ROLES[role] == "assistant" and not content.strip():
         raise ValueError(f"message {number}: the assistant's content is empty")
     return {"role": _ROLES[role], "content": content}
 

@@ -23,10 +23,8 @@ def collate(items: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, "Tenso
 
     Returns:
         input_ids, attention_mask and, where the samples have them, token_type_ids: (B, T) int64, or (B, C, T) for samples of up to
-        C choices. labels: (B,) int64, or (B, T)
-        padded with -100; a decoder's are of their own width, with decoder_attention_mask. start_positions and end_positions: (B,).
-
-        Samples of images give pixel_values: (B, channels, height, width) float.
+        C choices. labels: (B,) int64, or (B, T) padded with -100; a decoder's are of their own width, with decoder_attention_mask.
+        start_positions and end_positions: (B,). Samples of images give pixel_values: (B, channels, height, width) float.
 
     Raises:
         DataError: If there is no sample, or one has other fields than the first.

@@ -135,6 +135,9 @@ def test_rows_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     file.write_text('{"text": "the cat"}\n{"text": 3}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.jsonl from row 1: row 2: expected a text"):
         build_store([file], tokenizer, tmp_path / "other")
+    file.write_text('{"text": "the cat"}\n{"text": "<s>the cat"}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"from row 1: row 2: begins with <s>; a run adds one"):
+        build_store([file], tokenizers(tmp_path)["roberta"], tmp_path / "twice")
     file.write_text('{"text": ""}\n', encoding="utf-8")
     with pytest.raises(DataError, match="found 1 documents without a token"):
         build_store([file], tokenizer, tmp_path / "third")

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from modelzoo.data.columns import problem_rows
 from modelzoo.data.sources import iterate_rows
 from modelzoo.data.store.indexed import id_type, write_index
 from modelzoo.data.store.manifest import BIN, INDEX, MANIFEST, StoreManifest, is_store, tokenizer_fingerprint
@@ -202,6 +202,11 @@ def _add(
     if column not in portion[0]:
         raise DataError(f"{source}: expected the texts in column {column!r}, found {', '.join(map(str, portion[0]))}; name it")
     documents = [encoding.input_ids for encoding in tokenizer.encode_parts(read_texts(portion, column, source))]
+    if tokenizer.begins_texts:
+        begin = tokenizer.tokens([tokenizer.bos_id or 0])[0]
+        twice = [f"row {row}: begins with {begin}" for row, ids in enumerate(documents, start=1) if ids[:1] == [tokenizer.bos_id]]
+        if twice:
+            raise problem_rows(source, twice, f"a run adds one; remove {begin} from the beginning of the text")
     filled = [document for document in documents if not tokenizer.special_ids.issuperset(document)]
     raw = np.fromiter((token for document in filled for token in document), dtype=dtype).tobytes()
     ids.write(raw)
@@ -248,5 +253,5 @@ def _finish(partial: Path, target: Path, state: _State, paths: Sequence[Path], t
     (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     for name in (LENGTHS, STATE, "lock"):
         (partial / name).unlink()
-    shutil.move(partial, target) if partial.stat().st_dev != target.parent.stat().st_dev else partial.rename(target)
+    partial.rename(target)
     return manifest

@@ -169,7 +169,7 @@ def _chat_encoder(recipe: Recipe) -> ChatEncoder:
 
 def _open_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """Return the ids of texts that go on, without the end token that some tokenizers put after every text."""
-    has_end = tokenizer.eos_id is not None and tokenizer.encode(["a"])[0].input_ids[-1] == tokenizer.eos_id
+    has_end = tokenizer.eos_id in special_around(tokenizer)[1]
     return [encoding.input_ids[:-1] if has_end else encoding.input_ids for encoding in tokenizer.encode(texts)]
 
 

@@ -1,7 +1,7 @@
 """How a task cuts plain texts into samples, as arithmetic on their lengths: what a token store needs to know of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -40,7 +40,7 @@ class Cut:
     """Tokens of the shortest piece that is a sample."""
     draws: Draws | None = None
     """Makes the samples anew in each epoch."""
-    num_targets: Callable[[Sequence[int]], int] = field(default=sum)
+    num_targets: Callable[[Sequence[int]], int]
     """Returns the targets of samples by their tokens; for what is drawn by chance, the expected number."""
 
     def pieces(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
