@@ -107,9 +107,7 @@ def prepare(settings: RunSettings) -> Prepared:
     )
 
 
-def _dataset(
-    settings: RunSettings, split: str, rows: Rows, tokenizer: Tokenizer | None, model: Model, folder: Path
-) -> Samples:
+def _dataset(settings: RunSettings, split: str, rows: Rows, tokenizer: Tokenizer | None, model: Model, folder: Path) -> Samples:
     """Tokenize a split with the labels of the model, or cut a token store into samples; or take images."""
     if tokenizer is None:
         return image_dataset(rows, model, folder, source=source_name(settings, split))
