@@ -111,9 +111,7 @@ def measure(rank: int, options: argparse.Namespace, port: int, place: str) -> No
 
 
 def show(times: dict[str, list[tuple[float, float]]], size: int, options: argparse.Namespace) -> None:
-    print(
-        f"{size / 1e6:.0f} MB of state, {options.ranks} rank(s), median of {options.rounds} rounds: clock, processors of all ranks"
-    )
+    print(f"{size / 1e6:.0f} MB of state, ranks {options.ranks}, median of {options.rounds} rounds: clock, processors of all ranks")
     for name, some in times.items():
         print(f"  {name:20} {text([clock for clock, _ in some], ' s')}   {text([work for _, work in some], ' s')}")
     for what in ("save", "load"):

@@ -1,6 +1,6 @@
-"""Sizes and durations as people read them."""
+"""Sizes, durations and counts as people read them."""
 
-__all__ = ["readable_size", "time_text"]
+__all__ = ["counted", "readable_size", "time_text"]
 
 
 def readable_size(size_bytes: float) -> str:
@@ -17,3 +17,16 @@ def time_text(seconds: float) -> str:
     whole = round(max(seconds, 0.0))
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun: `1 process`, `2,048 tokens`.
+
+    Args:
+        number: At least 0.
+        noun: For one of them.
+        plural: For any other number of them; None for the noun with s, or with es after s, x, ch and sh.
+    """
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {plural or noun + ('es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's')}"

@@ -17,17 +17,17 @@ PARTS: dict[str, set[str]] = {
     "errors": set(),
     "quantities": set(),
     "sharded": set(),
-    "config": {"errors"},
+    "config": {"quantities", "errors"},
     "layers": {"errors"},
     "converters": {"errors"},
-    "hub": {"converters", "sharded", "errors"},
+    "hub": {"converters", "sharded", "quantities", "errors"},
     "adapters": {"config", "converters", "hub", "layers", "sharded", "errors"},
     "models": {"adapters", "layers", "hub", "converters", "errors"},  # adapters: a folder of one loads with its base
     "launch": {"errors"},
     "runtime": {"config", "launch", "quantities", "sharded", "errors"},
-    "data": {"errors"},
+    "data": {"quantities", "errors"},
     "report": {"config", "quantities", "errors"},  # from the files of a run, so that old runs are shown without torch
-    "plan": {"adapters", "config", "converters", "hub", "layers", "models", "runtime", "errors"},
+    "plan": {"adapters", "config", "converters", "hub", "layers", "models", "runtime", "quantities", "errors"},
     "training": {
         "adapters",
         "config",

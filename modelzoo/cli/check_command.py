@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from modelzoo.cli.console import Ended, columns, say, say_json
+from modelzoo.quantities import counted
 
 __all__ = ["check"]
 
@@ -52,7 +53,7 @@ def check(
                 )
         notes = sum(finding.level == "note" for finding in found)
         end = "nothing was started" if problems else f"start it: modelzoo train {' '.join([recipe, *ctx.args])}"
-        say(f"\n {problems} problem{'s' * (problems != 1)}, {notes} note{'s' * (notes != 1)}; {end}")
+        say(f"\n {counted(problems, 'problem')}, {counted(notes, 'note')}; {end}")
     if problems:
         raise Ended(2)
 

@@ -9,6 +9,7 @@ import typer
 from modelzoo.cli.console import columns, say, say_json
 from modelzoo.cli.results import model_folder, quiet_transformers
 from modelzoo.errors import ConfigError
+from modelzoo.quantities import counted
 
 __all__ = ["convert", "verify"]
 
@@ -100,7 +101,13 @@ def verify(
     else:
         say(f"{found.folder}: {found.reference} of transformers against ours, task {found.task}, float32")
         rows = [[name, f"{difference:.2e}", f"values up to {found.sizes[name]:.3g}"] for name, difference in found.outputs.items()]
-        rows.append(["gradients", f"{found.gradient:.2e}", f"worst of {found.num_parameters} parameters: {found.worst_parameter}"])
+        rows.append(
+            [
+                "gradients",
+                f"{found.gradient:.2e}",
+                f"worst of {counted(found.num_parameters, 'parameter')}: {found.worst_parameter}",
+            ]
+        )
         say(columns([["largest difference", "", ""], *rows]))
         for what, names in (("drawn anew by transformers", found.missing), ("in the folder, not used", found.unexpected)):
             if names:

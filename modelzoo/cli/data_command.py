@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from modelzoo.cli.console import columns, is_first_process, say, say_json
+from modelzoo.quantities import counted
 
 if TYPE_CHECKING:
     from modelzoo.cli.token_view import Piece, RowView
@@ -69,7 +70,7 @@ def data_show(
             counts = sorted(known["labels"].items(), key=lambda item: -item[1])
             say(f"\n labels of {split}: " + ", ".join(f"{name} {count:,}" for name, count in counts[:20]))
         if known["ends"] is not None:
-            share, end = f"{known['ends']:.1%} of {known['items']:,} items", known["end_token"]
+            share, end = f"{known['ends']:.1%} of {counted(known['items'], 'item')}", known["end_token"]
             say(f"\n end of text of {split}: {share} end in {end} with loss on it")
         if known["unknown"] >= LEAST_UNKNOWN:
             say(f"\n unknown tokens of {split}: {known['unknown']:.1%}; the tokenizer has no token for some of the text")
@@ -124,7 +125,7 @@ def _say_row(view: "RowView") -> None:
     loss = view.count("loss") + view.count("masked")
     cut = f" · {view.count('cut')} cut off" if view.count("cut") else ""
     kept = len(view.pieces) - view.count("cut")
-    say(f"row {view.row} · {kept} tokens{f' · {loss} carry loss' if loss else ''}{cut}{label}")
+    say(f"row {view.row} · {counted(kept, 'token')}{f' · {loss} with loss' if loss else ''}{cut}{label}")
     _say_pieces(view.pieces)
     if view.target:
         say(" target")

@@ -16,6 +16,7 @@ from modelzoo.cli.console import columns, say, say_json
 from modelzoo.cli.exchange_report import exchange_report
 from modelzoo.errors import ConfigError
 from modelzoo.launch import place_of
+from modelzoo.quantities import counted
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -64,7 +65,7 @@ def doctor(
         for finding in findings:
             if finding.advice:
                 say(f"\n {finding.level}: {finding.name} {finding.value}\n   {finding.advice}")
-        say(f"\n {problems or 'no'} problem{'s' if problems > 1 else ''} found")
+        say(f"\n {counted(problems, 'problem') if problems else 'no problem'} found")
     if problems:
         raise typer.Exit(1)
 
@@ -154,7 +155,7 @@ def _torch() -> Iterator[Finding]:
         is_cuda_build = torch.version.cuda is not None
         advice = "this torch was built for CUDA but sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES"
         yield Finding("gpu", "none", "note", advice) if is_cuda_build else Finding("gpu", "none")
-    yield Finding("cpu", f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads")
+    yield Finding("cpu", f"{torch.backends.cpu.get_cpu_capability()}, {counted(torch.get_num_threads(), 'thread')}")
     backends = [name for name in ("gloo", "nccl") if dist.is_available() and dist.is_backend_available(name)]
     if backends:
         yield Finding("processes", f"ranks=N, torchrun or srun, over {', '.join(backends)}")
@@ -174,11 +175,13 @@ def _run() -> Iterator[Finding]:
     if place.world_size > 1:
         threads = max(cores // place.local_size, 1)
         met = f"{place.address}:{place.port}"
-        yield Finding("a run", f"rank {place.rank} of {place.world_size} on {device}, {threads} threads each, meeting at {met}")
+        yield Finding(
+            "a run", f"rank {place.rank} of {place.world_size} on {device}, {counted(threads, 'thread')} each, meeting at {met}"
+        )
     else:
         several = gpus or 2
-        share = f"{max(cores // several, 1)} threads each"
-        text = f"1 process on {device}, {torch.get_num_threads()} threads; with ranks={several}: "
+        share = f"{counted(max(cores // several, 1), 'thread')} each"
+        text = f"1 process on {device}, {counted(torch.get_num_threads(), 'thread')}; with ranks={several}: "
         yield Finding("a run", text + (f"one process a GPU, {share}" if gpus else f"{several} processes on cpu, {share}"))
     if gpus and place.local_size > gpus:
         advice = f"{place.local_size} processes of this machine need a GPU each; start fewer"

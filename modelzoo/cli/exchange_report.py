@@ -8,6 +8,7 @@ import typer
 from modelzoo.cli.console import columns, say, say_json
 from modelzoo.cli.ranks import on_ranks
 from modelzoo.launch import place_of
+from modelzoo.quantities import counted
 
 __all__ = ["exchange_report"]
 
@@ -35,7 +36,7 @@ def exchange_report(ctx: typer.Context, ranks: int | None, *, as_json: bool) -> 
         facts = {"backend": backend, "device": world.device.type, "ranks": world.world_size}
         say_json({**facts, "exchanges": [dataclasses.asdict(one) for one in found]})
         return
-    say(f"{world.world_size} processes on {world.device.type}, exchanging over {backend}")
+    say(f"{counted(world.world_size, 'process')} on {world.device.type}, exchanging over {backend}")
     if not found:
         say("one process exchanges nothing; use --ranks 2")
         return

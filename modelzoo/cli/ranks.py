@@ -8,6 +8,7 @@ import typer
 from modelzoo.cli.console import Ended, say_error
 from modelzoo.errors import ConfigError
 from modelzoo.launch import launch, place_of
+from modelzoo.quantities import counted
 
 __all__ = ["on_ranks"]
 
@@ -31,8 +32,8 @@ def on_ranks(ctx: typer.Context, words: Sequence[str], ranks: int | None, *, ask
     is_started = bool(os.environ.get("RANK")) or place.world_size > 1
     if is_started and ranks is not None and asked_by is not None and ranks != place.world_size:
         raise ConfigError(
-            f"{asked_by}={ranks}: this run was started on {place.world_size} process(es) (WORLD_SIZE or SLURM_NTASKS); leave "
-            f"{asked_by} out, or start {ranks}"
+            f"{asked_by}={ranks}: this run was started on {counted(place.world_size, 'process')} (WORLD_SIZE or SLURM_NTASKS); "
+            f"leave {asked_by} out, or start {ranks}"
         )
     if is_started or ranks is None or ranks == 1:
         return

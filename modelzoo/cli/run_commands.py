@@ -8,6 +8,7 @@ import typer
 
 from modelzoo.cli.console import columns, say, say_json
 from modelzoo.errors import InputError, SaveError
+from modelzoo.quantities import counted
 
 if TYPE_CHECKING:
     from modelzoo.report import RunFiles
@@ -75,7 +76,7 @@ def plot(
         draw_runs(found, output)
     except OSError as error:
         raise SaveError(f"{output} cannot be written: {error.strerror}") from None
-    say(f"wrote {output}: {len(found)} run{'s' if len(found) > 1 else ''}")
+    say(f"wrote {output}: {counted(len(found), 'run')}")
 
 
 def compare(
@@ -92,7 +93,7 @@ def compare(
         say_json(found.to_json())
         return
     header = ["", *found.names]
-    say(columns([header, *([key, *map(_shown, pair)] for key, pair in found.metrics.items())]))
+    say(columns([header, *(_metric_row(key, pair) for key, pair in found.metrics.items())]))
     words = {True: "the same", False: "different", None: "in one of the two only"}
     say("\n" + columns([["data", ""], *([split, words[same]] for split, same in found.data.items())]))
     for title, pairs in (("settings that differ", found.settings), ("environment that differs", found.environment)):
@@ -111,12 +112,21 @@ def _say_curves(run: "RunFiles") -> None:
         f"eval {name}": [numbers(record["evaluation"]).get(name, float("nan")) for record in run.evaluations] for name in names
     }
     rows = [[name, _first_and_last(values), sparkline(values)] for name, values in series.items() if values]
-    say(f"{run.folder}: {run.step} steps")
+    say(f"{run.folder}: {counted(run.step, 'step')}")
     say(columns(rows) if rows else " nothing was recorded")
 
 
 def _first_and_last(values: Sequence[float]) -> str:
     return f"{values[0]:.4g} to {values[-1]:.4g}"
+
+
+def _metric_row(name: str, pair: tuple[Any, Any]) -> list[str]:
+    """Return a figure of two runs; bytes as people read them."""
+    if not name.endswith(" bytes"):
+        return [name, *map(_shown, pair)]
+    from modelzoo.quantities import readable_size
+
+    return [f"{name.removesuffix(' bytes')} memory", *("" if size is None else readable_size(size) for size in pair)]
 
 
 def _shown(value: Any) -> str:

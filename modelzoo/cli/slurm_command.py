@@ -9,6 +9,7 @@ import typer
 
 from modelzoo.cli.console import columns, say
 from modelzoo.errors import ConfigError
+from modelzoo.quantities import counted
 
 __all__ = ["sbatch_text", "slurm"]
 
@@ -36,7 +37,7 @@ set -u
 cd "$SLURM_SUBMIT_DIR" || exit 1
 run={runs}/{name}-"$SLURM_JOB_ID"-001
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-echo "$SLURM_JOB_NUM_NODES node(s), $SLURM_NTASKS process(es); they meet on $head"
+echo "nodes $SLURM_JOB_NUM_NODES, processes $SLURM_NTASKS; they meet on $head"
 
 if [ -f "$run/resolved.yaml" ]; then
     command=(python -m modelzoo resume "$run")
@@ -85,7 +86,8 @@ def slurm(
     ranks = ranks_per_node or max(gpus_per_node, 1)
     if settings.parallel.ranks not in (None, ranks * nodes):
         raise ConfigError(
-            f"parallel.ranks={settings.parallel.ranks}: {nodes} node(s) x {ranks} process(es) start {nodes * ranks}; leave it out"
+            f"parallel.ranks={settings.parallel.ranks}: {counted(nodes, 'node')} x {counted(ranks, 'process')} start "
+            f"{nodes * ranks}; leave it out"
         )
     if not TIME.fullmatch(time):
         raise ConfigError(f"--time {time}: expected minutes, HOURS:MINUTES:SECONDS or DAYS-HOURS:MINUTES:SECONDS, as 4:00:00")
@@ -111,8 +113,11 @@ def slurm(
         raise ConfigError(f"{file}: exists already; name another with --output, or remove it") from error
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}; name another place with --output") from error
-    gpus = f" on {gpus_per_node} GPU(s)" if gpus_per_node else " on CPUs"
-    rows = [["wrote", f"{file}: {nodes} node(s) x {ranks} process(es){gpus}, at most {time}"], ["next", f"sbatch {file}"]]
+    gpus = f" on {counted(gpus_per_node, 'GPU')}" if gpus_per_node else " on CPUs"
+    rows = [
+        ["wrote", f"{file}: {counted(nodes, 'node')} x {counted(ranks, 'process')}{gpus}, at most {time}"],
+        ["next", f"sbatch {file}"],
+    ]
     say(columns(rows, indent=0, gap=4))
 
 
@@ -146,7 +151,7 @@ def sbatch_text(  # one argument for each line of the file that can be chosen
         partition: None takes the cluster's default.
     """
     return TEMPLATE.format(
-        title=f"Training by the recipe {shlex.quote(recipe)} on {nodes} x {ranks} processes.",
+        title=f"Training by the recipe {shlex.quote(recipe)} on {counted(nodes, 'node')} x {counted(ranks, 'process')}.",
         file=shlex.quote(file),
         name=name,
         nodes=nodes,

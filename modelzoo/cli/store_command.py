@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from modelzoo.cli.console import columns, say
+from modelzoo.quantities import counted
 
 if TYPE_CHECKING:
     from modelzoo.data.store import BuildProgress
@@ -37,7 +38,7 @@ def data_build(
     with _Display() as display:
         report = build_store(files, tokenizer, output, column=column, progress=display.show)
     if report.resumed_at:
-        say(f"resumed  after {report.resumed_at:,} documents of an earlier build")
+        say(f"resumed  after {counted(report.resumed_at, 'document')} of an earlier build")
     manifest = report.manifest
     size = sum(file.stat().st_size for file in output.iterdir()) / 2**20
     empty = f" ({manifest.empty_documents:,} without a token left out)" if manifest.empty_documents else ""
@@ -71,7 +72,7 @@ class _Display:
     def show(self, done: "BuildProgress") -> None:
         """Say how far the build is."""
         now = time.monotonic()
-        text = f"file {done.file} of {done.files} · {done.documents:,} documents · {done.tokens:,} tokens"
+        text = f"file {done.file} of {done.files} · {counted(done.documents, 'document')} · {counted(done.tokens, 'token')}"
         if self._status is not None:
             self._status.update(f"{text} · {now - self._started:.0f} s")
         elif now - self._said >= LOG_EVERY_S:

@@ -9,6 +9,7 @@ import typer
 
 from modelzoo.cli.console import columns, is_first_process, say, say_json
 from modelzoo.cli.row_settings import read_row_settings
+from modelzoo.quantities import counted
 
 __all__ = ["evaluate", "predict"]
 
@@ -110,4 +111,4 @@ def _write(predictions: Sequence[dict[str, Any]], output: Path | None) -> None:
             file.write("\n".join(lines) + "\n")
     except OSError as error:
         raise SaveError(f"{output} cannot be written: {error.strerror}") from None
-    say(f"wrote {len(lines)} predictions to {output}")
+    say(f"wrote {counted(len(lines), 'prediction')} to {output}")

@@ -18,6 +18,7 @@ from modelzoo.config.recipes import find_recipe
 from modelzoo.config.schema import RunSettings
 from modelzoo.config.yaml_file import KeyPath, read_mapping
 from modelzoo.errors import ConfigError, listing
+from modelzoo.quantities import counted
 
 __all__ = ["Overrides", "Resolved", "change_settings", "dump_settings", "load_settings", "resolve_settings"]
 
@@ -225,5 +226,5 @@ def _validate(values: dict[KeyPath, Setting], problems: list[str]) -> RunSetting
 
 def _report(what: str, problems: Sequence[str]) -> str:
     """Return the message of the one error that lists all problems."""
-    count = "1 setting" if len(problems) == 1 else f"{len(problems)} settings"
+    count = counted(len(problems), "setting")
     return f"{count} of {what} cannot be used\n{listing(problems)}\nnothing was started; all keys: modelzoo explain"

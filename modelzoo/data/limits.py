@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from modelzoo.quantities import counted
+
 __all__ = ["DataLimits", "DataReport"]
 
 
@@ -63,17 +65,17 @@ class DataReport:
 
     def describe(self) -> str:
         """Return the report in one line."""
-        parts = [f"{self.rows:,} rows"]
+        parts = [counted(self.rows, "row")]
         if self.items != self.rows:
-            parts.append(f"{self.items:,} items")
+            parts.append(counted(self.items, "item"))
         if self.dropped_rows:
             parts.append(f"{self.dropped_rows:,} dropped (no target)")
         cut = f"{self.truncated_rows:,} truncated"
-        parts.append(f"{cut} (-{self.cut_tokens:,} tokens)" if self.truncated_rows else cut)
+        parts.append(f"{cut} (-{counted(self.cut_tokens, 'token')})" if self.truncated_rows else cut)
         if self.lost_targets:
-            parts.append(f"{self.lost_targets:,} word labels lost")
+            parts.append(f"{counted(self.lost_targets, 'word label')} lost")
         parts.append(f"length mean {self.mean_length:.0f}, longest {self.longest}")
-        parts.append(f"{self.num_targets:,} targets")
+        parts.append(counted(self.num_targets, "target"))
         if self.label_counts:
             counts = sorted(self.label_counts.items(), key=lambda item: -item[1])
             shown = ", ".join(f"{name} {count:,}" for name, count in counts[:4])

@@ -18,6 +18,7 @@ from modelzoo.hub.facts import ModelFacts
 from modelzoo.hub.files import revision_of, shown
 from modelzoo.hub.model_tensors import Slot, put_local, slots
 from modelzoo.hub.ranks import agreed
+from modelzoo.quantities import counted
 from modelzoo.sharded import is_sharded, local_box
 
 __all__ = ["LoadReport", "load_weights"]
@@ -54,7 +55,7 @@ class LoadReport:
         dtype = str(self.dtype).removeprefix("torch.")
         at = f" at {self.revision[:12]}" if self.revision else ""
         size = f"{self.size_bytes / 2**20:.1f} MiB of {dtype}, {self.seconds:.2f} s"
-        lines = [f"Loaded {self.loaded} tensors ({size}) from {self.folder}{at}"]
+        lines = [f"Loaded {counted(self.loaded, 'tensor')} ({size}) from {self.folder}{at}"]
         notes = []
         if self.new:
             notes.append(f"new, not in the file: {_few(self.new)}")

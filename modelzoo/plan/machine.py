@@ -20,6 +20,7 @@ import torch
 import yaml
 
 from modelzoo.errors import ConfigError, closest, listing
+from modelzoo.quantities import counted
 from modelzoo.runtime.memory import resident_bytes, total_bytes
 
 __all__ = ["KNOWN", "Machine", "find_machine", "parse_amount"]
@@ -154,7 +155,7 @@ def this_machine() -> Machine:
     rate = 60e9 * cores  # float32, AVX2 at 2.5 GHz, as two fused units of 8 reach
     free = shutil.disk_usage(Path.cwd()).free
     return Machine(
-        name=f"this ({cores} cores)",
+        name=f"this ({counted(cores, 'core')})",
         kind="host",
         host_memory=total_bytes(),
         flops={"float32": rate, "bfloat16": rate / 100, "float16": rate / 100},

@@ -25,6 +25,7 @@ from modelzoo.plan.layout import Cut
 from modelzoo.plan.machine import Machine
 from modelzoo.plan.parts import ModelParts
 from modelzoo.plan.workload import Workload
+from modelzoo.quantities import counted
 from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.tiers.placement import Placement, When, place_units
 
@@ -203,9 +204,9 @@ def _passing_lines(moment: Moment, blocks: Sequence[UnitActivations], work: Work
         for kind, size in block.by_kind.items():
             kinds[kind] = kinds.get(kind, 0) + size
     most = ", ".join(f"{kind} {readable_size(size)}" for kind, size in sorted(kinds.items(), key=lambda each: -each[1]) if size)
-    shape = f"{work.rows} rows, {work.batch_tokens:,} tokens, recompute {work.recompute}"
+    shape = f"{counted(work.rows, 'row')}, {counted(work.batch_tokens, 'token')}, recompute {work.recompute}"
     return [
-        Line("activations", moment.activations, f"{shape}: {len(blocks)} blocks: {most}"),
+        Line("activations", moment.activations, f"{shape}: {counted(len(blocks), 'block')}: {most}"),
         Line("logits", moment.scores, "what the loss keeps and holds for a moment"),
         Line("workspace", moment.workspace, "gradients of the widest activations, and of a block on their way to other ranks"),
     ]

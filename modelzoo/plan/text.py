@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from modelzoo.errors import ConfigError, closest
 from modelzoo.plan.alternatives import Alternative
 from modelzoo.plan.plan import Plan
+from modelzoo.quantities import counted
 from modelzoo.runtime import readable_size
 
 __all__ = ["explain_line", "plan_text"]
@@ -72,11 +73,12 @@ def _heading(plan: Plan, recipe: str) -> list[str]:
     layout, work = plan.layout, plan.work
     cut = f"data_shard={layout.data_shard} data_replicate={layout.data_replicate} tensor={layout.tensor} zero={layout.zero}"
     steps = f" x {work.micro_batches} micro-batches" if work.micro_batches > 1 else ""
+    precision = f"{work.precision}, compiled" if work.is_compiled else work.precision
     return [
         f"{recipe} · {plan.model.family} for {plan.model.task} · {plan.model.numel:,} parameters, {plan.model.trained:,} trained",
-        f"machine  {plan.machine.name} x {plan.ranks} rank(s) · {work.precision}{', compiled' if work.is_compiled else ''}",
+        f"machine  {plan.machine.name} x {counted(plan.ranks, 'rank')} · {precision}",
         f"layout   {cut} recompute={layout.recompute}",
-        f"a rank   {work.rows} rows, {work.batch_tokens:,} tokens{steps}",
+        f"a rank   {counted(work.rows, 'row')}, {counted(work.batch_tokens, 'token')}{steps}",
     ]
 
 

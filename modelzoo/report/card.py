@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
-from modelzoo.quantities import readable_size, time_text
+from modelzoo.quantities import counted, readable_size, time_text
 from modelzoo.report.front_matter import license_of
 from modelzoo.report.run_files import RunFiles, numbers
 from modelzoo.report.serving import serving_text
@@ -216,8 +216,10 @@ def _rows_text(values: Any) -> str:
 
 
 def _hardware(environment: Mapping[str, Any]) -> str:
-    device = environment.get("accelerator") or f"{environment.get('device', 'cpu')}, {environment.get('cores', '?')} cores"
-    return f"{environment.get('processes', 1)} process(es) on {device}, {environment.get('memory', '?')} of memory"
+    cores = environment.get("cores")
+    host = f"{environment.get('device', 'cpu')}, {'?' if cores is None else counted(cores, 'core')}"
+    device = environment.get("accelerator") or host
+    return f"{counted(environment.get('processes', 1), 'process')} on {device}, {environment.get('memory', '?')} of memory"
 
 
 def _recipe(run: RunFiles) -> str:

@@ -45,10 +45,10 @@ def compare_runs(first: RunFiles, second: RunFiles) -> Comparison:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one with dotted keys."""
+    """Return nested mappings as one with dotted keys; an empty mapping has none."""
     found: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{key}.")
         else:
             found[f"{prefix}{key}"] = value

@@ -6,6 +6,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.errors import ConfigError
+from modelzoo.quantities import counted
 from modelzoo.runtime.memory import free_bytes
 from modelzoo.runtime.process import World
 
@@ -39,8 +40,8 @@ def resolve(config: ParallelConfig, world: World, model: nn.Module) -> ParallelC
     shown = f"parallel.tensor={config.tensor} x parallel.data_replicate={config.data_replicate}"
     if world.world_size % fixed:
         raise ConfigError(
-            f"{shown} = {fixed} does not divide the {world.world_size} process(es) of this run; start a multiple of {fixed}, "
-            "or change one of the two"
+            f"{shown} = {fixed} does not divide the {counted(world.world_size, 'process')} of this run; start a multiple of "
+            f"{fixed}, or change one of the two"
         )
     left = world.world_size // fixed
     if config.zero == 0:
@@ -49,7 +50,7 @@ def resolve(config: ParallelConfig, world: World, model: nn.Module) -> ParallelC
         return config.model_copy(update={"data_shard": 1, "data_replicate": left * config.data_replicate})
     if config.data_shard not in ("auto", left):
         raise ConfigError(
-            f"{shown} x parallel.data_shard={config.data_shard} is not the {world.world_size} process(es) of this run; "
+            f"{shown} x parallel.data_shard={config.data_shard} is not the {counted(world.world_size, 'process')} of this run; "
             f"use parallel.data_shard={left} or auto"
         )
     zero = _zero(world, model, left * config.tensor) if config.zero == "auto" else config.zero

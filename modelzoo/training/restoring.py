@@ -1,5 +1,6 @@
 """Going on from the newest complete checkpoint of a run, on any layout, or from the beginning."""
 
+from modelzoo.quantities import counted
 from modelzoo.runtime import World, find_latest, load_checkpoint, raise_together, read_manifest, read_state, set_aside, sweep
 from modelzoo.training.attempt import attempt
 from modelzoo.training.identity import check_identity
@@ -40,8 +41,8 @@ def restore(job: Job, world: World, progress: Progress) -> LoopState:
     if state.best_step is not None and job.settings.checkpoint.keep_best:
         _check_best(job, state, world, progress)
     progress.note(
-        f"resume   step {state.step} of {job.total_steps} ({state.position:,} samples, {state.tokens:,} tokens), saved on "
-        f"{found.manifest.world_size} process(es), now {world.world_size}"
+        f"resume   step {state.step} of {job.total_steps} ({counted(state.position, 'sample')}, {counted(state.tokens, 'token')}), "
+        f"saved on {counted(found.manifest.world_size, 'process')}, now {world.world_size}"
     )
     return state
 

@@ -15,6 +15,7 @@ from modelzoo.data import BatchStream
 from modelzoo.errors import ConfigError
 from modelzoo.models.model import Model
 from modelzoo.plan import Plan
+from modelzoo.quantities import counted
 from modelzoo.runtime import (
     World,
     agree,
@@ -128,7 +129,7 @@ def _wrong_ranks(settings: RunSettings, world: World) -> ConfigError | None:
     if wanted in (None, world.world_size):
         return None
     return ConfigError(
-        f"parallel.ranks={wanted}: there are {world.world_size} process(es); start {wanted} with `modelzoo train`, "
+        f"parallel.ranks={wanted}: this run has {counted(world.world_size, 'process')}; start {wanted} with `modelzoo train`, "
         "torchrun or srun, or leave parallel.ranks out"
     )
 
@@ -245,7 +246,7 @@ def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, pro
     best_text = "" if result.best_metric is None else f"   best {result.metric} {result.best_metric:.4f} (step {result.best_step})"
     if result.majority is not None and result.best_metric is not None:
         best_text += f", always the commonest label {result.majority:.4f}"
-    progress.note(f"finished {result.step} steps in {time_text(result.seconds)}{best_text}")
+    progress.note(f"finished {counted(result.step, 'step')} in {time_text(result.seconds)}{best_text}")
     world.barrier()
     return result
 
@@ -291,8 +292,8 @@ def _say_start(
 ) -> None:
     count = sum(parameter.numel() for parameter in model.parameters())
     progress.note(
-        f"run      {directory.path} · seed {settings.train.seed} · {settings.parallel.precision} · {world.world_size} process(es) "
-        f"on {world.device.type}, {torch.get_num_threads()} threads each"
+        f"run      {directory.path} · seed {settings.train.seed} · {settings.parallel.precision} · "
+        f"{counted(world.world_size, 'process')} on {world.device.type}, {counted(torch.get_num_threads(), 'thread')} each"
     )
     if world.world_size > 1:
         chosen = prepared(model).config

@@ -62,7 +62,7 @@ def test_ctrl_c_saves_all_ranks_stop_and_another_number_goes_on(tmp_path: Path) 
     with started(tmp_path, "resume", "runs/run-001", "--ranks", "1") as process:
         assert process.stdout is not None
         line = next(line for line in process.stdout if line.startswith("resume "))
-        assert "saved on 2 process(es), now 1" in line
+        assert "saved on 2 processes, now 1" in line
         process.send_signal(signal.SIGTERM)
 
 
@@ -95,7 +95,7 @@ def test_two_tasks_of_a_step_find_each_other_without_torchrun(tmp_path: Path) ->
     ):
         output, errors = one.communicate(timeout=120)
         assert (one.returncode, errors) == (0, "")
-        assert "2 process(es) on cpu" in output
+        assert "2 processes on cpu" in output
         assert other.communicate(timeout=60) == ("", "")
         assert other.returncode == 0
     assert len(list((tmp_path / "runs").iterdir())) == 1
@@ -108,7 +108,7 @@ def test_another_number_of_ranks_than_torchrun_started_is_refused(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert place_of(os.environ).world_size == 2
     assert main(["train", "demo", "ranks=4"]) == 2
-    assert "parallel.ranks=4: this run was started on 2 process(es)" in capsys.readouterr().err
+    assert "parallel.ranks=4: this run was started on 2 processes" in capsys.readouterr().err
 
 
 def test_ranks_are_not_started_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_ranks_are_not_started_from_python(tmp_path: Path, monkeypatch: pytest.M
     from modelzoo.errors import ConfigError
     from modelzoo.training import SilentProgress, train
 
-    with pytest.raises(ConfigError, match=r"parallel\.ranks=3: there are 1 process\(es\); start 3 with `modelzoo train`"):
+    with pytest.raises(ConfigError, match=r"parallel\.ranks=3: this run has 1 process; start 3 with `modelzoo train`"):
         train(load_settings("demo", ["parallel.ranks=3", f"output.folder={tmp_path}/runs"]), progress=SilentProgress())
     assert not (tmp_path / "runs").exists()
 

@@ -131,3 +131,13 @@ def test_looking_at_runs_loads_neither_torch_nor_transformers(folder: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_compare_speaks_of_sizes_and_of_no_empty_mapping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = write_run(tmp_path / "a-001"), write_run(tmp_path / "b-001", data__columns={"text_a": "question"})
+    assert main(["compare", str(first), str(second)]) == 0
+    out = capsys.readouterr().out
+    assert "data.columns.text_a" in out
+    assert "{}" not in out
+    assert "peak memory    452.8 MiB  452.8 MiB" in out
+    assert "474755072" not in out

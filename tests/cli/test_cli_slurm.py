@@ -19,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_file_has_what_was_asked_for_and_is_bash(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, "train.epochs=2", "data.columns={text_a: question, text_b: passage, label: label}"]) == 0
-    assert "demo.sbatch: 2 node(s) x 4 process(es) on 4 GPU(s), at most 2:00:00" in capsys.readouterr().out
+    assert "demo.sbatch: 2 nodes x 4 processes on 4 GPUs, at most 2:00:00" in capsys.readouterr().out
     text = (folder / "demo.sbatch").read_text()
     for line in ("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--time=2:00:00", "--partition=long", "--requeue"):
         assert f"#SBATCH {line}\n" in text
@@ -40,7 +40,7 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     ("words", "said"),
     [
         (["train.lerning_rate=1"], "train.lerning_rate"),
-        (["ranks=3"], "parallel.ranks=3: 2 node(s) x 4 process(es) start 8"),
+        (["ranks=3"], "parallel.ranks=3: 2 nodes x 4 processes start 8"),
         (["--time", "soon"], "--time soon: expected minutes"),
         (["--output", "absent/x.sbatch"], "absent/x.sbatch: cannot be written: No such file or directory"),
     ],

@@ -109,7 +109,7 @@ def test_all_answers_of_a_chat_are_learned(tokenizer: Tokenizer) -> None:
     data = build([{"conversations": turn * 2}], tokenizer, template="plain")
     assert learned(data, 0, tokenizer)[1] == ["Ġcat", "<|endoftext|>", "Ġcat", "<|endoftext|>"]
     assert data.form == "chat"
-    assert data.describe().startswith("chats, the assistant's answers learned · 1 rows")
+    assert data.describe().startswith("chats, the assistant's answers learned · 1 row")
 
 
 def test_columns_fill_a_text(tokenizer: Tokenizer) -> None:

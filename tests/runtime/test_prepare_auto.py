@@ -52,11 +52,11 @@ def test_auto_cuts_parameters_where_memory_is_short(monkeypatch):
 @pytest.mark.parametrize(
     ("size", "options", "message"),
     [
-        (4, {"tensor": 3}, "tensor=3 x parallel.data_replicate=1 = 3 does not divide the 4 process(es) of this run"),
-        (6, {"tensor": 2, "data_replicate": 2}, "tensor=2 x parallel.data_replicate=2 = 4 does not divide the 6 process(es)"),
-        (1, {"tensor": 2}, "= 2 does not divide the 1 process(es) of this run; start a multiple of 2"),
-        (4, {"data_shard": 2}, "parallel.data_shard=2 is not the 4 process(es) of this run; use parallel.data_shard=4 or auto"),
-        (8, {"data_shard": 8, "tensor": 2}, "data_shard=8 is not the 8 process(es) of this run; use parallel.data_shard=4 or auto"),
+        (4, {"tensor": 3}, "tensor=3 x parallel.data_replicate=1 = 3 does not divide the 4 processes of this run"),
+        (6, {"tensor": 2, "data_replicate": 2}, "tensor=2 x parallel.data_replicate=2 = 4 does not divide the 6 processes"),
+        (1, {"tensor": 2}, "= 2 does not divide the 1 process of this run; start a multiple of 2"),
+        (4, {"data_shard": 2}, "parallel.data_shard=2 is not the 4 processes of this run; use parallel.data_shard=4 or auto"),
+        (8, {"data_shard": 8, "tensor": 2}, "data_shard=8 is not the 8 processes of this run; use parallel.data_shard=4 or auto"),
         (4, {"zero": 0, "data_shard": 4}, "parallel.zero=0 cuts nothing, found parallel.data_shard=4; remove one of the two"),
     ],
 )
