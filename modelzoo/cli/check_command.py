@@ -5,13 +5,11 @@ from typing import Annotated
 
 import typer
 
-from modelzoo.cli.console import Ended, columns, say, say_json
+from modelzoo.cli.console import Ended, say, say_json
+from modelzoo.cli.doctor import finding_table
 from modelzoo.quantities import counted
 
 __all__ = ["check"]
-
-WIDEST = 140
-"""Characters of a value in the table; a longer one stands below it."""
 
 
 def check(
@@ -38,25 +36,9 @@ def check(
     else:
         for note in resolved.notes:
             say(f"note     {note}")
-        lines = [(finding, finding.value.splitlines() or [""]) for finding in found]
-        say(columns([[finding.level, finding.name, _short(first)] for finding, (first, *_) in lines]))
-        for finding, (first, *more) in lines:
-            if finding.advice or more or len(first) > WIDEST:
-                say(
-                    "\n".join(
-                        [
-                            "",
-                            f" {finding.level}: {finding.name} {first}",
-                            *(f"   {line}" for line in (*more, finding.advice) if line),
-                        ]
-                    )
-                )
+        say(finding_table(found))
         notes = sum(finding.level == "note" for finding in found)
         end = "nothing was started" if problems else f"start it: modelzoo train {' '.join([recipe, *ctx.args])}"
         say(f"\n {counted(problems, 'problem')}, {counted(notes, 'note')}; {end}")
     if problems:
         raise Ended(2)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."

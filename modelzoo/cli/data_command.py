@@ -25,6 +25,8 @@ MEANINGS = {
 }
 SHARES = (50, 90, 99)
 MOST_ITEMS = 2000
+LABELS_OF_NOTE = 4
+"""Labels that the one line about a split names."""
 LEAST_UNKNOWN = 0.001
 
 
@@ -66,7 +68,7 @@ def data_show(
         say(f" {note}")
     say("\n" + columns([["length in tokens", *(f"p{share}" for share in SHARES), "max"], *_length_rows(facts)]))
     for split, known in facts.items():
-        if known["labels"]:
+        if len(known["labels"]) > LABELS_OF_NOTE:  # else the note of the split has said all
             counts = sorted(known["labels"].items(), key=lambda item: -item[1])
             say(f"\n labels of {split}: " + ", ".join(f"{name} {count:,}" for name, count in counts[:20]))
         if known["ends"] is not None:

@@ -6,7 +6,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,9 +19,11 @@ from modelzoo.errors import ConfigError
 from modelzoo.launch import place_of
 from modelzoo.quantities import counted
 
-__all__ = ["Finding", "doctor", "examine"]
+__all__ = ["Finding", "doctor", "examine", "finding_table"]
 
 _GIB = 1024**3
+WIDEST = 132
+"""Characters of a line of a finding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +64,20 @@ def doctor(
     if as_json:
         say_json([dataclasses.asdict(finding) for finding in findings])
     else:
-        say(columns([[finding.level, finding.name, finding.value] for finding in findings]))
-        for finding in findings:
-            if finding.advice:
-                say(f"\n {finding.level}: {finding.name} {finding.value}\n   {finding.advice}")
+        say(finding_table(findings))
         say(f"\n {counted(problems, 'problem') if problems else 'no problem'} found")
     if problems:
         raise typer.Exit(1)
+
+
+def finding_table(findings: Sequence[Finding]) -> str:
+    """Return findings as a table, each once: level, name and value, with what to do below the value."""
+    rows: list[list[str]] = []
+    for finding in findings:
+        lines = [*finding.value.splitlines(), *finding.advice.splitlines()] or [""]
+        shown = [piece for line in lines for piece in textwrap.wrap(line, WIDEST, subsequent_indent="  ") or [""]]
+        rows += [[finding.level, finding.name, shown[0]], *(["", "", line] for line in shown[1:])]
+    return columns(rows)
 
 
 def examine(folder: Path) -> Iterator[Finding]:

@@ -305,4 +305,4 @@ def _say_start(
     for note in describe_trained(model) if settings.adapter.is_used else ():
         progress.note(note)
     for note in (str(model.load_report), *data.notes):
-        progress.note(f"         {note}")
+        progress.note("\n".join(f"         {line}" for line in note.splitlines()))

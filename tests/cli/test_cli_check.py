@@ -110,3 +110,15 @@ def test_unknown_settings_are_refused_before_anything_else(capsys: pytest.Captur
     err = capsys.readouterr().err
     assert "lerning_rate" in err
     assert "none.jsonl" in err
+
+
+def test_each_finding_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = rows(tmp_path / "train.jsonl", {"x1": "a", "x2": "b", "label": True})
+    assert main(["check", "demo", f"data.train={train}", "data.max_length=48"]) == 2
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert len(lines) == len(set(lines))
+    assert sum("column 'text' not found" in line for line in lines) == 1
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.count("OMP_NUM_THREADS=1 leaves cores unused") <= 1
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.count(", OMP_NUM_THREADS=1\n") <= 1

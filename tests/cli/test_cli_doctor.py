@@ -24,7 +24,7 @@ def test_an_old_torch_is_a_problem(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.6.0" if name == "torch" else version(name))
     assert main(["doctor"]) == 1
     text = capsys.readouterr().out
-    assert "torch 2.6.0" in text
+    assert "torch            2.6.0" in text
     assert "expected torch<2.16,>=2.13" in text
     assert "1 problem found" in text
 
