@@ -34,9 +34,10 @@ def layout(
     def lay_out(model: nn.Module) -> nn.Module:
         uses_tiers = memory is not None and memory.is_used
         prepare(model, world, config, for_tiers=uses_tiers)
-        materialise(model, world.device)
         if memory is not None and uses_tiers:
             attach_tiers(model, world, memory, reserved_bytes=reserved_bytes, inputs_bytes=inputs_bytes, is_filled=False)
+        else:
+            materialise(model, world.device)
         return model
 
     return lay_out

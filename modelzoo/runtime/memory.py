@@ -10,7 +10,7 @@ import torch
 
 from modelzoo.launch import place_of
 
-__all__ = ["SHARED_LARGE_BYTES", "free_bytes", "give_back_at_once", "resident_bytes", "total_bytes"]
+__all__ = ["SHARED_LARGE_BYTES", "free_bytes", "give_back_at_once", "limit_device", "resident_bytes", "total_bytes"]
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
@@ -40,6 +40,18 @@ def free_bytes(device: torch.device) -> int:
     with contextlib.suppress(OSError, ValueError):  # no control group, or one without a limit
         free = min(free, int(CGROUP_LIMIT.read_text()) - int(CGROUP_USED.read_text()))
     return max(free, 0) // place_of(os.environ).local_size
+
+
+def limit_device(device: torch.device, size_bytes: int) -> None:
+    """Let this process allocate no more than so many bytes of an accelerator: beyond it torch raises instead of allocating.
+
+    Args:
+        device: "cuda" with an index; nothing is done for others.
+        size_bytes: At most what it has.
+    """
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(size_bytes / total, 1.0), device)
 
 
 def _available() -> int | None:

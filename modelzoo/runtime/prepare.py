@@ -124,7 +124,7 @@ def prepared(model: nn.Module) -> Prepared:
     return known or Prepared(ParallelConfig(data_shard=1, zero=0), tuple(find_units(model)), None, Traffic(), StepClock())
 
 
-def materialise(model: nn.Module, device: torch.device) -> None:
+def materialise(model: nn.Module, device: torch.device, *, modules: Sequence[nn.Module] | None = None) -> None:
     """Give a prepared model that was built on meta its memory; values come from a checkpoint and from `init_weights`.
 
     `to_empty` alone would part tied parameters. A layer's `init_weights` fills this rank's part of the values that one process
@@ -133,16 +133,19 @@ def materialise(model: nn.Module, device: torch.device) -> None:
     Args:
         model: After `prepare`.
         device: Where to.
+        modules: Those whose own parameters get memory now, every user of a tied one among them; None is all.
     """
+    chosen = list(model.modules()) if modules is None else modules
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
+    for module in chosen:
         for name, parameter in module.named_parameters(recurse=False):
             owners.setdefault(id(parameter), []).append((module, name))
-    model.to_empty(device=device)
+    for module in reversed(chosen):  # a unit after its parts: `fully_shard` then looks at what they have become
+        module.to_empty(device=device, recurse=False)
     for (first, own), *others in owners.values():
         for module, name in others:
             module._parameters[name] = first._parameters[own]
-    for module in model.modules():
+    for module in chosen:
         layer: Any = module
         if layer is not model and hasattr(layer, "init_weights") and _holds_sharded(layer):
             layer.init_weights = partial(_init_whole, layer, layer.init_weights)

@@ -100,6 +100,9 @@ def _divide_heads(module: Any, grouped: dict[nn.Module, list[int]], axis: Tensor
     for name in getattr(module, "tensor_counts", ()):
         is_picked = heads and name == "num_key_value_heads"
         setattr(module, name, len(heads) if is_picked else getattr(module, name) // axis.size)
+    if hasattr(module, "heads_here"):
+        count = module.num_key_value_heads
+        module.heads_here = tuple(heads or range(axis.rank * count, (axis.rank + 1) * count))
     for name in getattr(module, "tensor_shared", ()):
         shared = getattr(module, name)
         for part in () if shared is None else shared.modules():

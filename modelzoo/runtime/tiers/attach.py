@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.config.memory import MemoryConfig, parse_size
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.axes import SHARD
-from modelzoo.runtime.memory import free_bytes, give_back_at_once, resident_bytes, total_bytes
-from modelzoo.runtime.prepare import prepared
+from modelzoo.runtime.memory import free_bytes, give_back_at_once, limit_device, resident_bytes, total_bytes
+from modelzoo.runtime.prepare import materialise, prepared
 from modelzoo.runtime.process import World
 from modelzoo.runtime.recompute import keep_inputs
+from modelzoo.runtime.tiers.device_placement import place_below_device
 from modelzoo.runtime.tiers.direct_file import DirectFile
 from modelzoo.runtime.tiers.engine import Tiers
 from modelzoo.runtime.tiers.folder import TierFolder, sweep_ranks
 from modelzoo.runtime.tiers.inputs import Inputs
+from modelzoo.runtime.tiers.link import Link
 from modelzoo.runtime.tiers.placement import Placement, Sizes, place_units
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, lay_down, open_regions
@@ -41,46 +44,35 @@ def attach_tiers(
     placement: Placement | None = None,
     is_filled: bool = True,
     inputs_bytes: int = 0,
+    link: Link | None = None,
 ) -> Tiers:
     """Let a model's values live in the tiers; `TieredAdamW` is its optimizer from then on.
 
     Args:
-        model: After `prepare` and with its values, sharded (`ParallelConfig` with tiers shards on one process too).
+        model: After `prepare`, sharded (`ParallelConfig` with tiers shards on one process too). One on meta is given its memory
+            here, unit by unit, so that the device never holds what lives below it.
         world: The processes.
         memory: Budgets of a process, and when updates are carried out.
-        reserved_bytes: What activations and everything else beside the model take of the memory budget.
+        reserved_bytes: What activations and everything else beside the model take of the budget of the memory it computes in.
         placement: Instead of the one that the budget gives.
         is_filled: Whether the parameters have values yet; False where they are loaded next.
         inputs_bytes: Of blocks' inputs that will wait on disk (`memory.activations: offload`), for which room is looked for.
+        link: Between the device and the host; None is that of the world's device.
 
     Raises:
         ConfigError: The budget is too small or larger than the machine, or the folder is in use; the message says what would do.
         SaveError: The disk tier cannot be made.
     """
-    if world.device.type != "cpu":
-        raise ConfigError(
-            f"memory: tiers move values between this machine's memory and its disk; found a model on {world.device.type}, whose "
-            "tiers are not built yet: remove the section, or use more ranks"
-        )
+    link = link or Link(world.device)
     offloads = memory.activations == "offload"
     if offloads:
-        _check_offload(model, memory)
-    budget = budget_bytes(memory, world)
-    if budget is not None:
-        give_back_at_once()
+        _check_offload(model, memory, link)
     if placement is None:
-        placement = place_units(
-            sizes_of(model),
-            budget_bytes=None if budget is None else budget - reserved_bytes,
-            has_disk=memory.disk.path is not None,
-            slots=memory.slots,
-            how=memory.placement,
-            when=memory.optimizer_update,
-            ranks=world.data_size,
-            reserved_bytes=reserved_bytes,
-        )
+        placement = _place(sizes_of(model), world, memory, link, reserved_bytes)
     needed = placement.disk_bytes + (max(inputs_bytes, 1) if offloads else 0)
-    tiers = _TIERS[model] = _open(_groups(model), placement, world, memory, needed, is_filled=is_filled)
+    folder = _folder(world, memory, needed) if needed else None
+    _give_memory(model, placement, world.device)
+    tiers = _TIERS[model] = _open(_groups(model), placement, folder, memory, link, is_filled=is_filled)
     keep_inputs(prepared(model).units, None if tiers.inputs is None else tiers.inputs.hooks)
     return tiers
 
@@ -96,30 +88,87 @@ def sizes_of(model: nn.Module) -> list[Sizes]:
 
 
 def budget_bytes(memory: MemoryConfig, world: World) -> int | None:
-    """Return the bytes that this process may take, or None for no limit.
+    """Return the bytes that this process may take of the memory it computes in, or None for no limit.
 
     Raises:
         ConfigError: More than the machine has.
     """
+    if world.device.type != "cpu":
+        total = torch.get_device_module(world.device).mem_get_info(world.device)[1]
+        return _size("memory.device", memory.device or "auto", total, free_bytes(world.device))
     text = memory.host if memory.host is not None else memory.device
-    if text is None:
-        return None
+    return None if text is None else _size("memory.host", text, total_bytes(), free_bytes(world.device) + resident_bytes())
+
+
+def _size(key: str, text: str, total: int, free: int) -> int:
+    """Return the bytes that a budget says."""
     if text == "auto":
-        return int(AUTO_SHARE * (free_bytes(world.device) + resident_bytes()))
-    total = total_bytes()
+        return int(AUTO_SHARE * free)
     size = parse_size(text, total)
     if size > total:
-        raise ConfigError(f"memory.host={text}: expected at most what the machine has, found {total} bytes; use auto")
+        raise ConfigError(f"{key}={text}: expected at most what the machine has, found {total} bytes; use auto")
     return size
 
 
-def _check_offload(model: nn.Module, memory: MemoryConfig) -> None:
+def _place(sizes: Sequence[Sizes], world: World, memory: MemoryConfig, link: Link, reserved_bytes: int) -> Placement:
+    """Return where a model's values live under the budgets.
+
+    Raises:
+        ConfigError: A budget is too small or larger than the machine.
+    """
+    budget, cpu = budget_bytes(memory, world), torch.device("cpu")
+    has_disk, ranks = memory.disk.path is not None, world.data_size
+    room = None if budget is None else budget - reserved_bytes
+    slots, how, when = memory.slots, memory.placement, memory.optimizer_update
+    if not link.is_apart:
+        if budget is not None:
+            give_back_at_once()
+        return place_units(
+            sizes, budget_bytes=room, has_disk=has_disk, slots=slots, how=how, when=when, ranks=ranks, reserved_bytes=reserved_bytes
+        )
+    host = _size("memory.host", memory.host or "auto", total_bytes(), free_bytes(cpu) + resident_bytes())
+    placement = place_below_device(
+        sizes,
+        device_bytes=room,
+        # a size counts the program, what is free does not have it any more
+        host_bytes=max(host - resident_bytes(), 0),
+        has_disk=has_disk,
+        slots=slots,
+        how=how,
+        when=when,
+        ranks=ranks,
+        reserved_bytes=reserved_bytes,
+    )
+    if memory.device is not None and budget is not None:
+        limit_device(world.device, budget)
+    return placement
+
+
+def _give_memory(model: nn.Module, placement: Placement, device: torch.device) -> None:
+    """Give a model on meta its memory, and take it away again at once where values live in a lower tier."""
+    if not any(parameter.is_meta for parameter in model.parameters()):
+        return
+    inside: set[int] = set()
+    for (_, module, _, _), homes in zip(_groups(model), placement.homes, strict=True):
+        modules = [each for each in module.modules() if id(each) not in inside]
+        inside.update(map(id, modules))
+        materialise(model, device, modules=modules)
+        if homes["parameters"] != "memory":
+            for each in modules:
+                for parameter in each.parameters(recurse=False):
+                    if is_sharded(parameter):
+                        held(parameter).untyped_storage().resize_(0)
+
+
+def _check_offload(model: nn.Module, memory: MemoryConfig, link: Link) -> None:
     """Refuse to offload activations where nothing would be, or where it cannot be.
 
     Raises:
         ConfigError: A setting is missing or contradicts it; the message names it.
     """
     config = prepared(model).config
+    if link.is_apart:
+        raise ConfigError("memory.activations=offload sends activations of a CPU to the disk; on an accelerator use keep")
     if memory.disk.path is None:
         raise ConfigError("memory.activations=offload sends activations to the disk; give memory.disk.path, or use keep")
     if config.recompute == "none":
@@ -145,23 +194,22 @@ def _folder(world: World, memory: MemoryConfig, needed_bytes: int) -> TierFolder
 
 
 def _open(
-    units: Sequence[tuple[str, nn.Module, list[nn.Parameter], bool]],
+    groups: Sequence[tuple[str, nn.Module, list[nn.Parameter], bool]],
     placement: Placement,
-    world: World,
+    folder: TierFolder | None,
     memory: MemoryConfig,
-    disk_bytes: int,
+    link: Link,
     *,
     is_filled: bool,
 ) -> Tiers:
     files: list[DirectFile] = []
-    folder = _folder(world, memory, disk_bytes) if disk_bytes else None
     made = []
     traffic = DiskTraffic()
     try:
-        for number, ((name, module, own, _), homes) in enumerate(zip(units, placement.homes, strict=True)):
+        for number, ((name, module, own, _), homes) in enumerate(zip(groups, placement.homes, strict=True)):
             shapes = [padded_shape(parameter, SHARD) for parameter in own if is_sharded(parameter)]
             places = lay_down(own, shapes, [held(parameter).numel() for parameter in own])
-            unit = Unit(name, module, places, _region(places), homes)
+            unit = Unit(name, module, places, _region(places), homes, link)
             path = folder.file(f"unit-{number}") if folder is not None else Path()
             file = open_regions(unit, path, traffic)
             if file is not None:
@@ -183,6 +231,7 @@ def _open(
         traffic=traffic,
         is_filled=is_filled,
         inputs=Inputs(folder.file, traffic) if folder is not None and memory.activations == "offload" else None,
+        link=link,
     )
 
 

@@ -17,13 +17,14 @@ from modelzoo.runtime.tiers.direct_file import Buffer, DirectFile
 from modelzoo.runtime.tiers.folder import TierFolder
 from modelzoo.runtime.tiers.inputs import Inputs
 from modelzoo.runtime.tiers.ledger import Ledger, Resident
+from modelzoo.runtime.tiers.link import Link
 from modelzoo.runtime.tiers.placement import Placement
 from modelzoo.runtime.tiers.ring import Ring
 from modelzoo.runtime.tiers.slots import Slot
 from modelzoo.runtime.tiers.staging import PIECE
 from modelzoo.runtime.tiers.stand_in import AwayValues, stand_in
 from modelzoo.runtime.tiers.traffic import DiskTraffic
-from modelzoo.runtime.tiers.unit import KINDS, Kind, Unit, aligned
+from modelzoo.runtime.tiers.unit import CPU, KINDS, Kind, Unit, aligned
 from modelzoo.runtime.tiers.updates import Updates, WhenUpdated
 from modelzoo.sharded import held
 
@@ -43,6 +44,7 @@ class Tiers:
         traffic: Where the regions count their bytes.
         is_filled: Whether the parameters have values yet that must go where they live.
         inputs: Where blocks' inputs wait for the backward; None keeps them in memory.
+        link: To the device that computes.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class Tiers:
         traffic: DiskTraffic,
         is_filled: bool = True,
         inputs: Inputs | None = None,
+        link: Link = CPU,
     ) -> None:
-        self.units, self.when, self.placement, self.traffic = units, when, placement, traffic
+        self.units, self.when, self.placement, self.traffic, self.link = units, when, placement, traffic, link
         self._folder, self._files = folder, files
-        self.ring = Ring(units, slot_count)
+        self.ring = Ring(units, slot_count, link)
         self.ledger = Ledger(units)
         self.updates = Updates(units, self.ring, when)
         self.inputs = inputs
@@ -79,6 +82,10 @@ class Tiers:
     # -- what the model sees ---------------------------------------------------------------------------------------------------
 
     def _attach(self, unit: Unit, *, is_filled: bool) -> None:
+        for place in unit.places if unit.is_streamed else ():
+            storage = held(place.parameter).untyped_storage()
+            if not storage.nbytes():  # taken away when the model was given its memory
+                storage.resize_(4 * torch.Size(place.padded).numel())
         for number, place in enumerate(unit.places):
             if unit.is_streamed:
                 local: Any = held(place.parameter)
@@ -87,7 +94,7 @@ class Tiers:
                 local.fsdp_pre_all_gather = partial(self._hand_out, unit, number)
                 local.fsdp_post_all_gather = partial(self._take_back, unit, number)
                 local.away = AwayValues(self, unit, number, "parameters")
-            if place.parameter.requires_grad and (self.when == "in_backward" or unit.homes["gradients"] == "disk"):
+            if place.parameter.requires_grad and (self.when == "in_backward" or unit.homes["gradients"] != "memory"):
                 place.parameter.register_post_accumulate_grad_hook(partial(self._take_gradient, unit, number))
         if unit.is_streamed:
             assert isinstance(unit.module, FSDPModule)
@@ -108,7 +115,7 @@ class Tiers:
         self._in_use[self._index[id(unit)], number] = slot
         place = unit.places[number]
         count = torch.Size(place.padded).numel()
-        values = slot.buffer.values[place.start : place.start + count].view(place.padded)
+        values = slot.values[place.start : place.start + count].view(place.padded)
         return (values if mp_policy.param_dtype is None else values.to(mp_policy.param_dtype),), None
 
     def _take_back(
@@ -153,7 +160,7 @@ class Tiers:
         return stand_in(parameter, AwayValues(self, unit, number, kind))  # type: ignore[arg-type]  # one of the two kinds
 
     def read(self, unit: Unit, number: int, kind: Kind) -> Tensor:
-        """Return a parameter's values of a kind, up to date, in memory of their own.
+        """Return a parameter's values of a kind, up to date, in memory of their own on the device that computes.
 
         Raises:
             SaveError: They could not be read, or an update before could not be carried out.
@@ -164,7 +171,7 @@ class Tiers:
         values = unit.region(kind).load(place.start, place.start + place.numel, buffer)
         if values.data_ptr() != buffer.values.data_ptr():
             values = values.clone()
-        return values.view(held(place.parameter).shape)
+        return values.view(held(place.parameter).shape).to(self.link.device)
 
     def write(self, unit: Unit, number: int, kind: Kind, values: Tensor) -> None:
         """Replace a parameter's values of a kind, a piece at a time.
@@ -188,20 +195,22 @@ class Tiers:
 
     def describe(self) -> str:
         """Return where values live, in one line."""
-        counts = {kind: sum(unit.homes[kind] == "disk" for unit in self.units) for kind in KINDS}
-        away = ", ".join(f"{kind} of {count} of {len(self.units)} units" for kind, count in counts.items() if count)
-        where = self._folder.path if self._folder is not None else ""
-        inputs = "inputs of blocks that are computed again" if self.inputs is not None else ""
-        if not away and not inputs:
-            return "everything fits into memory; nothing is moved"
-        return f"{', '.join(filter(None, [away, inputs]))} on disk ({where}), updated {self.when}"
+        places = {"host": "in host memory", "disk": f"on disk ({self._folder.path if self._folder is not None else ''})"}
+        away = []
+        for home, where in places.items():
+            counts = {kind: sum(unit.homes[kind] == home for unit in self.units) for kind in KINDS}
+            parts = [f"{kind} of {count} of {len(self.units)} units" for kind, count in counts.items() if count]
+            if home == "disk" and self.inputs is not None:
+                parts.append("inputs of blocks that are computed again")
+            away += [f"{', '.join(parts)} {where}"] if parts else []
+        return f"{'; '.join(away)}, updated {self.when}" if away else "everything fits into memory; nothing is moved"
 
     def resident(self) -> Resident:
         """Return what is in memory now; `ledger.peak` has the most that any step has seen."""
         piece = self._piece.size_bytes if self._piece is not None else 0
-        scratch = self.ring.worker.size_bytes + self.updates.staging.size_bytes + piece
+        scratch = self.ring.scratch_bytes + self.updates.staging.size_bytes + piece
         inputs = self.inputs.size_bytes if self.inputs is not None else 0
-        return self.ledger.count(slots=self.ring.slots.size_bytes, scratch=scratch, inputs=inputs)
+        return self.ledger.count(slots=self.ring.slots.size_bytes, scratch=scratch, inputs=inputs, is_apart=self.link.is_apart)
 
     @property
     def inputs_on_disk(self) -> int:
@@ -211,7 +220,7 @@ class Tiers:
     @property
     def waited_s(self) -> float:
         """Seconds in which the model waited for the disk or for an update."""
-        return self.ring.worker.waited_s + (self.inputs.worker.waited_s if self.inputs is not None else 0.0)
+        return self.ring.waited_s + (self.inputs.worker.waited_s if self.inputs is not None else 0.0)
 
     def close(self) -> None:
         """Stop the threads and remove the files; the model cannot be used any more."""
@@ -219,8 +228,8 @@ class Tiers:
             end()
         if self.inputs is not None:
             self.inputs.close()
-        self.ring.worker.close()
-        self.ring.slots.clear()
+        self.ring.close()
+        self.link.close()
         for unit in self.units:
             unit.regions.clear()
         for file in self._files:

@@ -15,12 +15,26 @@ from typing import Literal
 
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.checkpoints.publish import readable_size
-from modelzoo.runtime.tiers.adamw import SCRATCH_SETS, UPDATE_PIECE
+from modelzoo.runtime.tiers.pieces import SCRATCH_SETS, UPDATE_PIECE
 from modelzoo.runtime.tiers.staging import PIECE, STAGING_BUFFERS
 from modelzoo.runtime.tiers.unit import KINDS, Home, Kind
 from modelzoo.runtime.tiers.worker import WORKERS
 
-__all__ = ["Placement", "Sizes", "When", "moves", "place_units", "slot_bytes", "working_bytes"]
+__all__ = [
+    "VALUE_BYTES",
+    "Key",
+    "Placement",
+    "Sizes",
+    "When",
+    "costs_of",
+    "kept_of",
+    "moved_bytes",
+    "moves",
+    "order_of",
+    "place_units",
+    "slot_bytes",
+    "working_bytes",
+]
 
 VALUE_BYTES = 4
 SCRATCH_BYTES = (3 * WORKERS * SCRATCH_SETS * UPDATE_PIECE + (STAGING_BUFFERS + 1) * PIECE) * VALUE_BYTES
@@ -58,6 +72,10 @@ class Placement:
     """Read from and written to disk in a step of one micro-batch, at most: what is found in a slot is not read."""
     smallest_bytes: int
     """The least memory with which the model could be trained."""
+    host_bytes: int = 0
+    """Peak of the host's memory below an accelerator."""
+    bus_bytes: int = 0
+    """Copied between an accelerator and the host in a step of one micro-batch."""
 
 
 def place_units(
@@ -86,7 +104,7 @@ def place_units(
     Raises:
         ConfigError: The budget is too small; the message says the smallest that is not.
     """
-    costs = _costs(units, when)
+    costs = costs_of(units, when)
     working = working_bytes(units, when, ranks)
     moving = working + SCRATCH_BYTES + slot_bytes(units, slots)
     everything = working + sum(costs.values())
@@ -103,20 +121,20 @@ def place_units(
             + ("" if has_disk else "; or give memory.disk.path")
         )
     parameters = [key for key in costs if key[1] == "parameters"]
-    candidates = [_kept(costs, _order(units, costs, "static", when), budget_bytes - moving)]
+    candidates = [kept_of(costs, order_of(units, costs, "static", when), budget_bytes - moving)]
     if how == "plan":
-        planned = _order(units, costs, "plan", when)
-        candidates.append(_kept(costs, planned, budget_bytes - moving))
+        planned = order_of(units, costs, "plan", when)
+        candidates.append(kept_of(costs, planned, budget_bytes - moving))
         room = budget_bytes - working - SCRATCH_BYTES
         if sum(costs[key] for key in parameters) <= room:  # then no slot is needed
-            candidates.append(_kept(costs, [*parameters, *(key for key in planned if key[1] != "parameters")], room))
-    kept = min(candidates, key=lambda each: _moved(units, costs, each, when))
+            candidates.append(kept_of(costs, [*parameters, *(key for key in planned if key[1] != "parameters")], room))
+    kept = min(candidates, key=lambda each: moved_bytes(units, costs, each, when))
     is_streamed = any(key not in kept for key in parameters if costs[key])
     return Placement(
         homes=_homes(len(units), costs, kept),
         memory_bytes=(moving if is_streamed else working + SCRATCH_BYTES) + sum(costs[key] for key in kept),
         disk_bytes=sum(cost for key, cost in costs.items() if key not in kept),
-        moved_bytes=_moved(units, costs, kept, when),
+        moved_bytes=moved_bytes(units, costs, kept, when),
         smallest_bytes=smallest,
     )
 
@@ -152,7 +170,8 @@ def slot_bytes(units: Sequence[Sizes], slots: int) -> int:
     return VALUE_BYTES * (slots * block + rest)
 
 
-def _costs(units: Sequence[Sizes], when: When) -> dict[Key, int]:
+def costs_of(units: Sequence[Sizes], when: When) -> dict[Key, int]:
+    """Return the bytes of every kind of every unit that has a home: updated in the backward, gradients have none."""
     kinds: list[Kind] = [kind for kind in KINDS if kind != "gradients" or when != "in_backward"]
     return {
         (number, kind): VALUE_BYTES * (unit.shard if kind == "parameters" or unit.trained else 0)
@@ -161,7 +180,8 @@ def _costs(units: Sequence[Sizes], when: When) -> dict[Key, int]:
     }
 
 
-def _kept(costs: Mapping[Key, int], order: Iterable[Key], room: int) -> set[Key]:
+def kept_of(costs: Mapping[Key, int], order: Iterable[Key], room: int) -> set[Key]:
+    """Return what fits into some bytes, in an order; what does not is passed over."""
     kept = set()
     for key in order:
         if costs[key] <= room:
@@ -170,14 +190,15 @@ def _kept(costs: Mapping[Key, int], order: Iterable[Key], room: int) -> set[Key]
     return kept
 
 
-def _order(units: Sequence[Sizes], costs: Mapping[Key, int], how: str, when: When) -> list[Key]:
+def order_of(units: Sequence[Sizes], costs: Mapping[Key, int], how: str, when: When) -> list[Key]:
     """Return what is kept first: by traffic a byte, and of equal ones the blocks that the backward needs first; or as they come."""
     if how == "static":
         return sorted(costs, key=lambda key: (key[0], KINDS.index(key[1])))
     return sorted(costs, key=lambda key: (-moves(units[key[0]], key[1], when), -key[0]))
 
 
-def _moved(units: Sequence[Sizes], costs: Mapping[Key, int], kept: set[Key], when: When) -> int:
+def moved_bytes(units: Sequence[Sizes], costs: Mapping[Key, int], kept: set[Key], when: When) -> int:
+    """Return the bytes that a step of one micro-batch reads and writes of what is not kept."""
     return sum(cost * moves(units[key[0]], key[1], when) for key, cost in costs.items() if key not in kept)
 
 

@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
 
 from modelzoo.runtime.tiers.direct_file import Buffer
-from modelzoo.runtime.tiers.unit import Unit
+from modelzoo.runtime.tiers.link import Link
+from modelzoo.runtime.tiers.unit import CPU, Unit
 
 __all__ = ["Slot", "Slots", "slot_elements"]
 
@@ -21,15 +25,25 @@ def slot_elements(sizes: Iterable[int]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """Memory of one unit's parameters."""
+    """Memory of one unit's parameters, where the model computes."""
 
-    buffer: Buffer
+    values: Tensor
+    """Flat float32."""
+    buffer: Buffer | None
+    """The same memory where the disk can be read into it; None on an accelerator."""
     unit: Unit | None = None
     """Whose values it holds, or will hold when `filled` is done."""
     filled: Future[None] | None = None
     users: int = 0
     """Parameters of the unit that are still to be copied out, and updates that run."""
     last_use: int = 0
+    released: Any = None
+    """Event after which nobody reads it any more, on an accelerator."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its memory."""
+        return self.values.nbytes
 
 
 @dataclass(slots=True)
@@ -39,10 +53,12 @@ class Slots:
     Args:
         count: How many.
         elements: float32 values of each.
+        link: To the device that computes.
     """
 
     count: int
     elements: int
+    link: Link = CPU
     slots: list[Slot] = field(default_factory=list)
     oversized: dict[int, Slot] = field(default_factory=dict)
     _clock: int = 0
@@ -56,10 +72,10 @@ class Slots:
     def take(self, unit: Unit) -> Slot | None:
         """Return a slot for a unit that none holds, the one that was used longest ago; None if all are in use."""
         if unit.elements > self.elements:
-            slot = self.oversized[id(unit)] = Slot(Buffer(unit.elements))
+            slot = self.oversized[id(unit)] = self._make(unit.elements)
         else:
             if len(self.slots) < self.count:
-                self.slots.append(Slot(Buffer(self.elements)))
+                self.slots.append(self._make(self.elements))
             free = [slot for slot in self.slots if not slot.users and (slot.filled is None or slot.filled.done())]
             if not free:
                 return None
@@ -76,6 +92,8 @@ class Slots:
     def release(self, slot: Slot) -> None:
         """Note that one user is done; memory of an oversized unit goes with its last."""
         slot.users -= 1
+        if not slot.users:
+            slot.released = self.link.mark()
         if not slot.users and slot.unit is not None and slot.unit.elements > self.elements:
             self.oversized.pop(id(slot.unit), None)
 
@@ -94,4 +112,12 @@ class Slots:
     @property
     def size_bytes(self) -> int:
         """Memory that is in use now."""
-        return sum(slot.buffer.size_bytes for slot in [*self.slots, *self.oversized.values()])
+        return sum(slot.size_bytes for slot in [*self.slots, *self.oversized.values()])
+
+    def _make(self, elements: int) -> Slot:
+        if self.link.is_apart:
+            slot = Slot(self.link.on_device(elements), None)
+            slot.released = self.link.mark()  # zeros are written before
+            return slot
+        buffer = Buffer(elements)
+        return Slot(buffer.values, buffer)

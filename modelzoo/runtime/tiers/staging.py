@@ -1,11 +1,17 @@
 """Gradients on their way to the disk: copied into a few buffers and written by threads, so that the backward goes on at once."""
 
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from modelzoo.runtime.tiers.direct_file import Buffer
-from modelzoo.runtime.tiers.unit import Region
+from modelzoo.runtime.tiers.link import Link
+from modelzoo.runtime.tiers.pieces import UPDATE_PIECE
+from modelzoo.runtime.tiers.unit import CPU, MemoryRegion, Region
 from modelzoo.runtime.tiers.worker import Worker
 
 __all__ = ["PIECE", "STAGING_BUFFERS", "Staging"]
@@ -16,17 +22,62 @@ STAGING_BUFFERS = 4
 
 
 class Staging:
-    """Buffers that are used in turn.
+    """Buffers that are used in turn; gradients of an accelerator are copied by the threads, and wait in its memory until then.
 
     Args:
         worker: Whose threads write.
+        link: To the device that computes.
+        room: Bytes of gradients that may wait on an accelerator; one that is larger waits alone.
     """
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, worker: Worker, link: Link = CPU, *, room: int = 0) -> None:
+        self._worker, self._link, self._room = worker, link, room
         self._buffers: list[Buffer] = []
         self._written: list[Future[None] | None] = []
         self._next = 0
+        self._waiting: deque[tuple[int, Future[None]]] = deque()
+
+    def send(self, values: Tensor, work: Callable[[Tensor], None]) -> Future[None]:
+        """Let a thread do some work on values on an accelerator, as soon as they are computed.
+
+        Args:
+            values: Kept until it is done.
+            work: Takes them, in a thread, on a stream that has waited for them.
+
+        Raises:
+            SaveError: Some work before failed.
+        """
+        while self._waiting and sum(size for size, _ in self._waiting) + values.nbytes > self._room:
+            self._worker.wait(self._waiting.popleft()[1])
+        future = self._worker.submit(self._beside, values, work, self._link.mark())
+        self._waiting.append((values.nbytes, future))
+        return future
+
+    def _beside(self, values: Tensor, work: Callable[[Tensor], None], after: Any) -> None:
+        with self._link.beside(after):
+            work(values)
+
+    def carry(self, region: Region, start: int, values: Tensor, *, adds: bool) -> None:
+        """Bring values from an accelerator into a region. In a thread.
+
+        Args:
+            region: Where to.
+            start: First value in it; at a page.
+            values: Flat float32; if they are added to, changed in place.
+            adds: Whether what the region holds is added to them first.
+        """
+        buffer = self._worker.scratch.piece(0, "gradients")
+        for low in range(0, len(values), UPDATE_PIECE):
+            piece = values[low : low + UPDATE_PIECE]
+            if adds:
+                held = region.load(start + low, start + low + len(piece), buffer)
+                there = torch.empty_like(piece)
+                self._link.to_device(there, held)
+                piece += there
+            own = region.values[start + low : start + low + len(piece)] if isinstance(region, MemoryRegion) else None
+            into = buffer.values[: len(piece)] if own is None else own
+            self._link.to_host(into, piece)
+            region.store(start + low, into, buffer)
 
     def put(self, region: Region, start: int, values: Tensor) -> None:
         """Let values be written; they may be changed as soon as this returns.
@@ -70,6 +121,8 @@ class Staging:
         Raises:
             SaveError: Something could not be.
         """
+        while self._waiting:
+            self._worker.wait(self._waiting.popleft()[1])
         for number, future in enumerate(self._written):
             if future is not None:
                 self._worker.wait(future)

@@ -1,5 +1,6 @@
 """What stands in a model or an optimizer for values that are in a lower tier."""
 
+from concurrent.futures import Future
 from typing import Protocol
 
 import torch
@@ -56,22 +57,42 @@ class AwayGradient:
 
     def __init__(self, unit: Unit, number: int) -> None:
         self._unit, self._number = unit, number
-        self.norm: Tensor = torch.zeros(())
-        """() float32, of this rank's part, before any factor."""
+        self._norm: Tensor = torch.zeros(())
+        self._moved: Future[None] | None = None
+
+    @property
+    def norm(self) -> Tensor:
+        """() float32, of this rank's part, before any factor; waits until it is there."""
+        if self._moved is not None:
+            self._moved.result()
+        return self._norm
+
+    def measure(self, values: Tensor) -> None:
+        """Take the norm of values."""
+        self._norm = torch._foreach_norm([values])[0] if values.numel() else values.new_zeros(())
 
     def add(self, values: Tensor, staging: Staging) -> None:
         """Add a micro-batch's gradient to what is there.
 
         Args:
             values: Flat, may be changed.
-            staging: Through which it goes to the disk.
+            staging: Through which it goes to its home.
         """
         unit, place, region = self._unit, self._unit.places[self._number], self._unit.region("gradients")
-        if self._number in unit.stored_gradients:
-            staging.add(region, place.start, values)
+        adds = self._number in unit.stored_gradients
+        if unit.link.is_apart:
+            before = self._moved
+
+            def work(values: Tensor) -> None:
+                if before is not None:
+                    before.result()
+                staging.carry(region, place.start, values, adds=adds)
+                self.measure(values)
+
+            self._moved = staging.send(values, work)
         else:
-            staging.put(region, place.start, values)
-        self.norm = torch._foreach_norm([values])[0] if place.numel else torch.zeros(())
+            (staging.add if adds else staging.put)(region, place.start, values)
+            self.measure(values)
         unit.stored_gradients.add(self._number)
         unit.gradient_factors[self._number] = 1.0
 

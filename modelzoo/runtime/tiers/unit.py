@@ -9,12 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo.runtime.tiers.direct_file import ALIGNMENT, Buffer, DirectFile
+from modelzoo.runtime.tiers.link import Link
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 
-__all__ = ["KINDS", "FileRegion", "Home", "Kind", "MemoryRegion", "Place", "Region", "Unit", "aligned", "lay_down", "open_regions"]
+__all__ = [
+    "KINDS",
+    "DeviceRegion",
+    "FileRegion",
+    "Home",
+    "Kind",
+    "MemoryRegion",
+    "Place",
+    "Region",
+    "Unit",
+    "aligned",
+    "lay_down",
+    "open_regions",
+]
 
 Kind = Literal["parameters", "exp_avg", "exp_avg_sq", "gradients"]
-Home = Literal["memory", "disk"]
+Home = Literal["memory", "host", "disk"]
+"""The memory that the model computes in, the host's below an accelerator, or the disk."""
 KINDS: tuple[Kind, ...] = ("parameters", "exp_avg", "exp_avg_sq", "gradients")
 ELEMENTS = ALIGNMENT // 4
 """float32 values to which every parameter's place is aligned."""
@@ -49,14 +64,14 @@ class Region(Protocol):
 
 
 class MemoryRegion:
-    """A region in memory: what is loaded is the region itself.
+    """A region in the memory where its unit is updated: what is loaded is the region itself.
 
     Args:
-        elements: float32 values, zeros at first.
+        values: Flat float32.
     """
 
-    def __init__(self, elements: int) -> None:
-        self.values = torch.zeros(elements)
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
 
     def load(self, start: int, stop: int, into: Buffer) -> Tensor:
         """Return a view."""
@@ -67,6 +82,28 @@ class MemoryRegion:
         target = self.values[start : start + len(values)]
         if target.data_ptr() != values.data_ptr():
             target.copy_(values)
+
+
+class DeviceRegion:
+    """A region on an accelerator whose unit is updated on the host: copied there and back.
+
+    Args:
+        values: Flat float32.
+        link: To the device.
+    """
+
+    def __init__(self, values: Tensor, link: Link) -> None:
+        self.values, self._link = values, link
+
+    def load(self, start: int, stop: int, into: Buffer) -> Tensor:
+        """Return a copy in the buffer."""
+        found = into.values[: stop - start]
+        self._link.to_host(found, self.values[start:stop])
+        return found
+
+    def store(self, start: int, values: Tensor, source: Buffer) -> None:
+        """Copy values back."""
+        self._link.to_device(self.values[start : start + len(values)], values)
 
 
 class FileRegion:
@@ -98,6 +135,9 @@ class FileRegion:
         self._traffic.written(self._kind, size)
 
 
+CPU = Link(torch.device("cpu"))
+
+
 @dataclass(slots=True)
 class Unit:
     """A block, or what is in no block."""
@@ -108,6 +148,7 @@ class Unit:
     elements: int
     """Values of a region, page ends included."""
     homes: Mapping[Kind, Home]
+    link: Link = CPU
     regions: dict[Kind, Region] = field(default_factory=dict)
     """Kinds that are not where torch has them; parameters and gradients whose home is memory have none."""
     stored_gradients: set[int] = field(default_factory=set)
@@ -118,18 +159,33 @@ class Unit:
     def region(self, kind: Kind) -> Region:
         """Return a region; moments of what was frozen when the tiers were made get memory when they are first needed."""
         if kind not in self.regions and kind != "parameters":
-            self.regions[kind] = MemoryRegion(self.elements)
+            self._make(kind)
         return self.regions[kind]
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of its regions."""
-        return sum(region.values.nbytes for region in self.regions.values() if isinstance(region, MemoryRegion))
+    def _make(self, kind: Kind) -> None:
+        """Make a region that is not on disk."""
+        if self.homes[kind] == "host":
+            is_pinned = kind in ("parameters", "gradients")
+            self.regions[kind] = MemoryRegion(self.link.on_host(self.elements, is_pinned=is_pinned))
+        elif self.is_mixed:
+            self.regions[kind] = DeviceRegion(self.link.on_device(self.elements), self.link)
+        else:
+            self.regions[kind] = MemoryRegion(self.link.on_device(self.elements))
+
+    def region_bytes(self, home: Home) -> int:
+        """Return the memory of its regions in a tier."""
+        regions = ((kind, region) for kind, region in self.regions.items() if isinstance(region, MemoryRegion | DeviceRegion))
+        return sum(region.values.nbytes for kind, region in regions if self.homes[kind] == home)
 
     @property
     def is_streamed(self) -> bool:
         """Whether its parameters come from a lower tier."""
-        return self.homes["parameters"] == "disk"
+        return self.homes["parameters"] != "memory"
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it is updated in another memory than the model computes in: on the host, below an accelerator."""
+        return self.link.is_apart and any(home != "memory" for home in self.homes.values())
 
 
 def lay_down(parameters: Sequence[nn.Parameter], shapes: Sequence[tuple[int, ...]], numels: Sequence[int]) -> tuple[Place, ...]:
@@ -161,4 +217,6 @@ def open_regions(unit: Unit, path: Path, traffic: DiskTraffic) -> DirectFile | N
     is_trained = any(place.parameter.requires_grad for place in unit.places)
     for kind in ("exp_avg", "exp_avg_sq") if is_trained else ():
         unit.region(kind)
+    if unit.homes["parameters"] == "host":
+        unit._make("parameters")
     return file

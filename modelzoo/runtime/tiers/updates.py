@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from modelzoo.errors import ConfigError
@@ -32,7 +31,7 @@ class Updates:
 
     def __init__(self, units: Sequence[Unit], ring: Ring, when: WhenUpdated) -> None:
         self._units, self._ring, self.when = units, ring, when
-        self.staging = Staging(ring.worker)
+        self.staging = Staging(ring.back, ring.link, room=4 * ring.slots.elements)
         self.optimizer: TieredAdamW | None = None
         self._running: list[Future[None]] = []
         self._arrived: dict[int, int] = {}
@@ -51,7 +50,7 @@ class Updates:
                 )
             # so that the norm is known, though too late to clip by it
             away = AwayGradient(unit, number)
-            away.norm = torch._foreach_norm([local_values(gradient)])[0]
+            away.measure(local_values(gradient))
             parameter.away_gradient = away  # type: ignore[attr-defined]  # read by clip_grad_norm
             self._arrived[key] = self._arrived.get(key, 0) + 1
             if self._arrived[key] == sum(place.parameter.requires_grad for place in unit.places):
@@ -108,7 +107,7 @@ class Updates:
             unit.places[number].parameter.__dict__.pop("away_gradient", None)
         if self.when == "deferred" and unit.is_streamed:
             self._ring.slots.forget(unit)
-            self._ring.pending[id(unit)] = (options, gradients)
+            self._ring.pending[id(unit)] = (options, gradients, self._ring.link.mark())
         else:
             self._apply(unit, options, gradients)
 
@@ -118,27 +117,16 @@ class Updates:
         self._updated.add(id(unit))
         gradients = self._gradients_in_memory(unit)
         while len(self._running) >= WORKERS:
-            self._ring.worker.wait(self._running.pop(0))
+            self._ring.back.wait(self._running.pop(0))
         self._apply(unit, self._options(unit, gradients), gradients)
         for place in unit.places:
             place.parameter.grad = None
 
     def _apply(self, unit: Unit, options: Options, gradients: Gradients) -> None:
         """Let a unit be updated."""
-        if not unit.is_streamed:
-            self._running.append(self._ring.worker.submit(self._ring.update, unit, options, gradients, None, None))
-            return
+        self._running.append(self._ring.update(unit, (options, gradients, self._ring.link.mark())))
         slot = self._ring.slots.find(unit)
-        if slot is not None:
-            if slot.filled is not None:
-                self._ring.worker.wait(slot.filled)
-            values = slot.buffer.values[: unit.elements]
-            slot.filled = self._ring.worker.submit(self._ring.update, unit, options, gradients, values, slot.buffer)
-        else:
-            self._ring.pending[id(unit)] = (options, gradients)
-            slot = self._ring.start(unit)
-        self._running.append(filled(slot))
-        if unit.elements > self._ring.slots.elements and not slot.users:
+        if slot is not None and unit.elements > self._ring.slots.elements and not slot.users:
             self._ring.worker.wait(filled(slot))
             self._ring.slots.forget(unit)
 
@@ -158,4 +146,4 @@ class Updates:
     def _wait(self) -> None:
         running, self._running = self._running, []
         for update in running:
-            self._ring.worker.wait(update)
+            self._ring.back.wait(update)

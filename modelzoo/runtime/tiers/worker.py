@@ -6,7 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from modelzoo.runtime.tiers.adamw import Scratch
+from modelzoo.runtime.tiers.link import Link
+from modelzoo.runtime.tiers.pieces import Scratch
+from modelzoo.runtime.tiers.unit import CPU
 
 __all__ = ["WORKERS", "Worker"]
 
@@ -21,9 +23,11 @@ class Worker:
 
     Args:
         threads: How many; one works in the order in which it was asked.
+        link: To the device that computes.
     """
 
-    def __init__(self, threads: int = WORKERS) -> None:
+    def __init__(self, threads: int = WORKERS, link: Link = CPU) -> None:
+        self._link = link
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="modelzoo-tiers")
         self.lane = ThreadPoolExecutor(LANES, thread_name_prefix="modelzoo-lane")
         """Threads that only read and write, for the others."""
@@ -70,7 +74,7 @@ class Worker:
     def scratch(self) -> Scratch:
         """Buffers of the thread that asks."""
         if not hasattr(self._own, "scratch"):
-            self._own.scratch = Scratch()
+            self._own.scratch = Scratch(self._link)
             self._scratches.append(self._own.scratch)
         own: Scratch = self._own.scratch
         return own

@@ -187,5 +187,5 @@ def test_a_report_of_tiers_says_what_is_where(world: World, tmp_path: Path) -> N
         found = report(model, optimizer).tiers
         assert found is not None
         assert found.planned_bytes == tiers.placement.memory_bytes
-        assert found.resident_bytes["moments"] == sum(unit.memory_bytes for unit in tiers.units)
+        assert found.resident_bytes["moments"] == sum(unit.region_bytes("memory") for unit in tiers.units)
         assert torch.tensor(list(found.read_bytes.values())).sum() == tiers.traffic.read_bytes.total()

@@ -12,7 +12,8 @@ from distributed import run_distributed
 from tier_runs import LAYOUTS, Came, Plan, run
 
 from modelzoo.runtime import World, connect
-from modelzoo.runtime.tiers.adamw import UPDATE_PIECE, Scratch, update_unit
+from modelzoo.runtime.tiers.adamw import update_unit
+from modelzoo.runtime.tiers.pieces import UPDATE_PIECE, Scratch
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, open_regions
 

@@ -73,12 +73,6 @@ def test_without_a_disk_the_advice_is_to_give_one(world: World) -> None:
         place_units(sizes, budget_bytes=10, has_disk=False, slots=2, how="plan", when="step")
 
 
-def test_an_accelerator_is_refused_by_name(world: World) -> None:
-    there = World(0, 1, 0, torch.device("cuda"), 60)
-    with pytest.raises(ConfigError, match="found a model on cuda, whose tiers are not built yet"):
-        attach_tiers(prepared(world), there, MemoryConfig(host="1GiB"))
-
-
 def test_a_model_that_is_not_sharded_is_refused(world: World) -> None:
     with pytest.raises(ConfigError, match="GPT2: tiers need a sharded model"):
         attach_tiers(build(PLAN), world, MemoryConfig(host="1GiB"))

@@ -15,11 +15,34 @@ from torch import Tensor, nn
 from modelzoo.config.memory import MemoryConfig
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.runtime import World, accumulating, clip_grad_norm, prepare, reshard
-from modelzoo.runtime.tiers import Placement, Sizes, TieredAdamW, Tiers, attach_tiers, place_units, placement, sizes_of
+from modelzoo.runtime.tiers import (
+    Placement,
+    Sizes,
+    TieredAdamW,
+    Tiers,
+    attach_tiers,
+    device_placement,
+    place_units,
+    placement,
+    sizes_of,
+)
+from modelzoo.runtime.tiers.device_placement import place_below_device
+from modelzoo.runtime.tiers.link import Link
 from modelzoo.runtime.tiers.unit import KINDS
+from modelzoo.runtime.tiers.worker import WORKERS
 from modelzoo.sharded import full_tensor
 
 LAYOUTS = ("moments", "gradients", "everything", "100%", "60%", "40%", "25%", "0%")
+HOMES_BELOW: dict[str, dict[str, str]] = {
+    "host": dict.fromkeys(KINDS, "host"),
+    "disk": dict.fromkeys(KINDS, "disk"),
+    "moments in host": {"exp_avg": "host", "exp_avg_sq": "host"},
+    "moments on disk": {"exp_avg": "disk", "exp_avg_sq": "disk"},
+    "gradients in host": {"gradients": "host"},
+    "parameters in host, moments on disk": {"parameters": "host", "gradients": "host", "exp_avg": "disk", "exp_avg_sq": "disk"},
+    "parameters on disk, moments in host": {"parameters": "disk", "gradients": "disk", "exp_avg": "host", "exp_avg_sq": "host"},
+}
+"""Below a device, by name."""
 LR = 1e-3
 
 
@@ -70,11 +93,22 @@ class Plan:
     slots: int = 2
     how: str = "plan"
     activations: str = "keep"
+    below_device: bool = False
+    """Whether the model computes in a memory apart from the host's, as on an accelerator."""
     parallel: dict[str, Any] = field(default_factory=dict)
 
     def reference(self) -> "Plan":
         """The same steps without tiers."""
-        return Plan(**{**vars(self), "layout": "none", "when": "step", "looks_in_between": False, "activations": "keep"})
+        return Plan(
+            **{
+                **vars(self),
+                "layout": "none",
+                "when": "step",
+                "looks_in_between": False,
+                "activations": "keep",
+                "below_device": False,
+            }
+        )
 
 
 @dataclass
@@ -108,8 +142,9 @@ def build(plan: Plan) -> nn.Module:
 
 def placement_of(model: nn.Module, plan: Plan) -> Placement:
     """Return a placement whose disk holds these kinds, or that of a budget between the smallest and everything."""
-    with patch.object(placement, "SCRATCH_BYTES", 0):  # which is larger than these models
-        return _placement_of(sizes_of(model), plan)
+    # which are larger than these models
+    with patch.object(placement, "SCRATCH_BYTES", 0), patch.object(device_placement, "HOST_SCRATCH_BYTES", 0):
+        return _below_device(sizes_of(model), plan) if plan.below_device else _placement_of(sizes_of(model), plan)
 
 
 def _placement_of(sizes: list[Sizes], plan: Plan) -> Placement:
@@ -126,6 +161,27 @@ def _placement_of(sizes: list[Sizes], plan: Plan) -> Placement:
     kinds = [kind for kind in chosen if kind != "gradients" or plan.when != "in_backward"]
     homes = tuple({kind: "disk" if kind in kinds else "memory" for kind in KINDS} for _ in sizes)
     return Placement(homes, largest.memory_bytes, 4 * len(kinds) * sum(unit.shard for unit in sizes), 0, 0)
+
+
+def _below_device(sizes: list[Sizes], plan: Plan) -> Placement:
+    """The same with a device of its own: "60% 40%" is of the device and of what is below it in the host's memory."""
+    options: dict[str, Any] = {"slots": plan.slots, "how": plan.how, "when": plan.when}
+    largest = place_below_device(sizes, device_bytes=None, host_bytes=None, has_disk=False, **options)
+    if "%" in plan.layout:
+        of_device, of_host = (float(share[:-1]) / 100 for share in plan.layout.split())
+        device = int(largest.smallest_bytes + of_device * (largest.memory_bytes - largest.smallest_bytes))
+        below = place_below_device(sizes, device_bytes=device, host_bytes=None, has_disk=False, **options)
+        buffers = 2 * WORKERS * 4 * max(unit.shard for unit in sizes)
+        host = int(buffers + of_host * (below.host_bytes - buffers)) if of_host < 1 else below.host_bytes
+        found = place_below_device(sizes, device_bytes=device, host_bytes=host, has_disk=True, **options)
+        assert found.memory_bytes <= device
+        assert found.host_bytes <= host
+        return found
+    homes: Any = tuple({kind: HOMES_BELOW[plan.layout].get(kind, "memory") for kind in KINDS} for _ in sizes)
+    if plan.when == "in_backward":
+        homes = tuple({**each, "gradients": "memory"} for each in homes)
+    disk = 4 * sum(unit.shard * sum(home == "disk" for home in each.values()) for unit, each in zip(sizes, homes, strict=True))
+    return Placement(homes, largest.memory_bytes, disk, 0, 0)
 
 
 def memory_config(plan: Plan, folder: Path) -> MemoryConfig:
@@ -150,7 +206,8 @@ def laid_out(plan: Plan, world: World, folder: Path) -> Iterator[tuple[nn.Module
     if plan.layout == "none":
         yield model, torch.optim.AdamW(groups, lr=LR, fused=True), None
         return
-    tiers = attach_tiers(model, world, memory_config(plan, folder), placement=placement_of(model, plan))
+    link = Link(world.device, is_apart=plan.below_device)
+    tiers = attach_tiers(model, world, memory_config(plan, folder), placement=placement_of(model, plan), link=link)
     try:
         yield model, TieredAdamW(groups, tiers, lr=LR), tiers
     finally:
