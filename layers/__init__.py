@@ -28,7 +28,7 @@ from modelzoo.layers.moe import (
 from modelzoo.layers.norm import LayerNorm, RMSNorm
 from modelzoo.layers.position_bias import AlibiBias, RelativePositionBias, SegmentPositionBias
 from modelzoo.layers.rotary import Position, RotaryEmbedding, RotaryScaling
-from modelzoo.layers.stack import Decoder, Encoder
+from modelzoo.layers.stack import Decoder, Encoder, StackAdapter
 from modelzoo.layers.transformer_block import ParallelBlock, TransformerBlock
 from modelzoo.layers.vocabulary import Vocabulary
 
@@ -62,6 +62,7 @@ __all__ = [
     "Selection",
     "SelfAttentionBlock",
     "SharedExpert",
+    "StackAdapter",
     "TransformerBlock",
     "Vocabulary",
     "activation",

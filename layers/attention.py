@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from modelzoo.layers.cache import KeyValueCache
+from modelzoo.layers.cache import KeyValueCache, after_prefix
 from modelzoo.layers.dot_product import dot_product_attention
 from modelzoo.layers.layout import Layout
 from modelzoo.layers.linear import Linear
@@ -107,6 +107,8 @@ class Attention(nn.Module):
         self.output = Linear(num_heads * head_size, hidden_size, output_bias, scale=scales[2], tensor_split="row")
         self.query_norm = query_norm
         self.key_norm = key_norm
+        self.heads_here: tuple[int, ...] | None = None
+        """Which of all key/value heads are computed here; None for all. Set by a runtime that cuts the heads."""
 
     def forward(
         self,
@@ -125,7 +127,7 @@ class Attention(nn.Module):
             layout: Arrangement of `hidden`.
             context: (key tokens, C) or (B, S, C): where keys and values come from; None for `hidden`.
             context_layout: Arrangement of `context`; needed with it.
-            position: Rotary phases and score bias.
+            position: Rotary phases, score bias, and a prefix, which is then the `lead` of the layout, or of the cache.
             cache: Dense only. Without a context the new keys and values are appended to it; with one they are stored in it once
                 and `context` is not read again.
 
@@ -164,10 +166,13 @@ class Attention(nn.Module):
         query = self._heads(query, self.num_heads, self.query_norm)
         if position.query_rotary is not None:
             query = apply_rotary(query, position.query_rotary)
+        prefix = None if position.prefix is None else self._own_heads(position.prefix, query.dtype)
         if layout.is_packed:
-            return self._attend_packed(query, key, value, layout, key_layout, position.bias)
+            return self._attend_packed(query, key, value, layout, key_layout, position.bias, prefix)
         if stored is None:
             stored = key.transpose(1, 2), value.transpose(1, 2)
+            if prefix is not None:
+                stored = after_prefix(prefix, stored, cache)
             stored = stored if cache is None else cache.append(*stored)
         return self._attend_dense(query.transpose(1, 2), *stored, layout, key_layout, position.bias)
 
@@ -189,6 +194,14 @@ class Attention(nn.Module):
             heads = norm(heads)
         return heads
 
+    def _own_heads(self, prefix: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return those heads of a prefix that are here: (P, K, H) each."""
+        key, value = prefix
+        if self.heads_here is not None:
+            chosen = torch.tensor(self.heads_here, device=key.device)
+            key, value = key.index_select(1, chosen), value.index_select(1, chosen)
+        return key.to(dtype), value.to(dtype)
+
     def _attend_packed(
         self,
         query: Tensor,
@@ -197,6 +210,7 @@ class Attention(nn.Module):
         layout: Layout,
         key_layout: Layout,
         bias: Tensor | tuple[Tensor, ...] | None,
+        prefix: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
         """Attend within each sequence: (tokens, N, H) and (key tokens, K, H) to (tokens, N * H).
 
@@ -207,15 +221,21 @@ class Attention(nn.Module):
         assert lengths is not None
         assert key_lengths is not None
         is_plain_causal = self.is_causal and self.window is None and layout is key_layout and layout.prefix is None and bias is None
-        is_plain_causal = is_plain_causal and layout.context is None
+        is_plain_causal = is_plain_causal and layout.context is None and not layout.lead
         blocks: tuple[WindowBlocks | None, ...] = (None,) * len(lengths)
-        if self.window is not None and layout is key_layout and layout.prefix is None and layout.context is None and bias is None:
+        is_plain_window = self.window is not None and layout is key_layout and layout.prefix is None and bias is None
+        if self.window is not None and is_plain_window and layout.context is None and not layout.lead:
             blocks = window_blocks(layout, window=self.window, is_causal=self.is_causal)
         masks = None
         if not is_plain_causal and not (blocks and all(blocks)):
             masks = attention_masks(layout, key_layout, is_causal=self.is_causal, window=self.window)
         pieces = []
-        parts = zip(query.split(lengths), key.split(key_lengths), value.split(key_lengths), strict=True)
+        keys, values = key.split(key_lengths), value.split(key_lengths)
+        if prefix is not None:
+            keys, values = (
+                tuple(torch.cat([lead, each]) for each in own) for lead, own in zip(prefix, (keys, values), strict=True)
+            )
+        parts = zip(query.split(lengths), keys, values, strict=True)
         for index, (q, k, v) in enumerate(parts):
             if not len(q):
                 continue
@@ -250,7 +270,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Attend within each row: (B, N, T, H) and (B, K, S, H) to (B, T, N * H)."""
         is_whole = layout is key_layout and layout.mask is None and layout.prefix is None and layout.start == 0
-        is_whole = is_whole and layout.context is None
+        is_whole = is_whole and layout.context is None and not layout.lead
         is_plain_causal = self.is_causal and self.window is None and is_whole and bias is None
         mask = None if is_plain_causal else attention_masks(layout, key_layout, is_causal=self.is_causal, window=self.window)
         assert not isinstance(mask, tuple)
@@ -286,8 +306,8 @@ def _check_places(layout: Layout, context: Tensor | None, context_layout: Layout
         return
     if layout.is_packed:
         raise ValueError("a cache needs a dense layout, of one row a sequence; found a packed one")
-    if context is None and cache.length != layout.start:
+    held = cache.length - cache.lead
+    if context is None and held != layout.start:
         raise ValueError(
-            f"the layout starts at column {layout.start} and its cache holds {cache.length} tokens; "
-            f"use Layout.dense(..., start={cache.length})"
+            f"the layout starts at column {layout.start} and its cache holds {held} tokens; use Layout.dense(..., start={held})"
         )

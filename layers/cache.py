@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["KeyValueCache"]
+__all__ = ["KeyValueCache", "after_prefix"]
 
 
 class KeyValueCache:
@@ -19,6 +19,7 @@ class KeyValueCache:
         head_size: H.
         dtype: Of the stored keys and values.
         device: Where they live.
+        lead: Places at the beginning that `begin` fills; they are there from the start, within `max_length`.
     """
 
     def __init__(
@@ -30,12 +31,23 @@ class KeyValueCache:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        lead: int = 0,
     ) -> None:
         shape = (batch_size, num_key_value_heads, max_length, head_size)
         self.max_length = max_length
-        self.length = 0
+        self.length = self.lead = lead
         self._keys = torch.zeros(shape, dtype=dtype, device=device)
         self._values = torch.zeros(shape, dtype=dtype, device=device)
+
+    def begin(self, key: Tensor, value: Tensor) -> None:
+        """Write the keys and values of the lead, the same for every sequence.
+
+        Args:
+            key: (K, lead, H) float.
+            value: (K, lead, H) float.
+        """
+        self._keys[:, :, : self.lead] = key
+        self._values[:, :, : self.lead] = value
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write the newest tokens and return all that is stored.
@@ -76,3 +88,20 @@ class KeyValueCache:
         used = slice(0, self.length)
         self._keys[:, :, used] = self._keys[rows][:, :, used]
         self._values[:, :, used] = self._values[rows][:, :, used]
+
+
+def after_prefix(prefix: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
+    """Return keys and values behind a prefix; with a cache they stay as they are, and the prefix is written to its lead once.
+
+    Args:
+        prefix: (P, K, H) float each.
+        own: (B, K, T, H) float each.
+        cache: That they will be appended to.
+    """
+    key, value = (part.transpose(0, 1) for part in prefix)
+    if cache is None:
+        rows = len(own[0])
+        return torch.cat([key.expand(rows, -1, -1, -1), own[0]], 2), torch.cat([value.expand(rows, -1, -1, -1), own[1]], 2)
+    if cache.length == cache.lead:
+        cache.begin(key, value)
+    return own

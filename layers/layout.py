@@ -38,6 +38,8 @@ class Layout:
         start: Dense only: column of the first token; the keys are columns 0 to start + T - 1.
         is_global: Packed only: (tokens,) bool of the tokens that a window does not bind: they see all of their sequence, and all
             see them (Longformer); None for none.
+        lead: Keys that every sequence has before its own, in columns -lead to -1, and sees (an adapter's prefix); tokens count
+            their positions behind them.
     """
 
     batch_shape: tuple[int, int]
@@ -50,6 +52,7 @@ class Layout:
     context: Tensor | None = None
     start: int = 0
     is_global: Tensor | None = None
+    lead: int = 0
     _memo: dict[Hashable, object] = field(default_factory=dict, repr=False)
 
     @staticmethod
@@ -61,23 +64,25 @@ class Layout:
         prefix: Sequence[int] | None = None,
         context: Tensor | None = None,
         is_global: Tensor | None = None,
+        lead: int = 0,
     ) -> "Layout":
         """Keep the real tokens of a padded batch.
 
         Args:
             mask: (B, T) int or bool, non-zero where there is a token; padding may stand on either side or within.
-            positions: (B, T) int64; None for a token's column.
+            positions: (B, T) int64; None for a token's column behind the lead.
             spans: (B, T) int: tokens of one row attend to each other only within equal neighbouring values (several texts in one
                 row); None for one text a row.
             prefix: As the attribute, one entry a sequence (a row, or a span of it).
             context: As the attribute, (B, T).
             is_global: As the attribute, (B, T) int or bool.
+            lead: As the attribute.
         """
         rows, width = mask.shape
         present = mask.bool()
         indices = present.flatten().nonzero().squeeze(1)
         columns = indices % width
-        picked = columns if positions is None else positions.expand(rows, width).flatten()[indices]
+        picked = columns + lead if positions is None else positions.expand(rows, width).flatten()[indices]
         if spans is None:
             lengths = tuple(present.sum(1).tolist())
         else:
@@ -86,7 +91,7 @@ class Layout:
         seen = None if context is None else context.bool().flatten()[indices]
         given = None if prefix is None else tuple(prefix)
         free = None if is_global is None else is_global.bool().flatten()[indices]
-        return Layout((rows, width), columns, picked, lengths, indices, prefix=given, context=seen, is_global=free)
+        return Layout((rows, width), columns, picked, lengths, indices, prefix=given, context=seen, is_global=free, lead=lead)
 
     @staticmethod
     def dense(
@@ -99,6 +104,7 @@ class Layout:
         prefix: Sequence[int] | None = None,
         context: Tensor | None = None,
         device: torch.device | str | None = None,
+        lead: int = 0,
     ) -> "Layout":
         """Keep the (B, T, D) form.
 
@@ -106,18 +112,19 @@ class Layout:
             rows: Sequences, B.
             width: Tokens of each, T.
             start: Column of the first token: the tokens that a cache already holds.
-            positions: (B, T) or (1, T) int64; None for a token's column.
+            positions: (B, T) or (1, T) int64; None for a token's column behind the lead.
             mask: (B, S) bool or int, non-zero where a key holds a token; None when all do.
             prefix: As the attribute.
             context: As the attribute.
             device: Of the columns; None for the default device.
+            lead: As the attribute.
         """
         columns = torch.arange(start, start + width, device=device)
-        placed = columns.unsqueeze(0) if positions is None else positions
+        placed = columns.unsqueeze(0) + lead if positions is None else positions
         present = None if mask is None else mask.bool()
         given = None if prefix is None else tuple(prefix)
         seen = None if context is None else context.bool()
-        return Layout((rows, width), columns, placed, mask=present, prefix=given, context=seen, start=start)
+        return Layout((rows, width), columns, placed, mask=present, prefix=given, context=seen, start=start, lead=lead)
 
     @property
     def token_shape(self) -> tuple[int, ...]:
@@ -128,6 +135,14 @@ class Layout:
     def is_packed(self) -> bool:
         """Whether hidden tensors are (tokens, D) rather than (B, T, D)."""
         return self.lengths is not None
+
+    def key_columns(self) -> list[Tensor]:
+        """Return the columns of the keys, the lead's first: (keys,) int64 of each sequence when packed, of the batch when dense."""
+        if self.lengths is None:
+            return [torch.arange(-self.lead, self.start + self.batch_shape[1], device=self.columns.device)]
+        own = self.columns.split(self.lengths)
+        lead = torch.arange(-self.lead, 0, device=self.columns.device)
+        return [torch.cat([lead, each]) for each in own] if self.lead else list(own)
 
     def pack(self, padded: Tensor) -> Tensor:
         """Take the real tokens out of a padded tensor.

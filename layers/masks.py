@@ -1,6 +1,7 @@
 """Who may attend to whom: boolean masks of pairs of tokens, True = may attend."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from modelzoo.layers.layout import Layout
@@ -22,6 +23,13 @@ def _with_context(allowed: Tensor, of_query: Tensor | None, of_key: Tensor | Non
     if of_query is None or of_key is None:
         return allowed
     return of_key.unsqueeze(-2) | (~of_query.unsqueeze(-1) & allowed)
+
+
+def _with_lead(allowed: Tensor, positions: Tensor, lead: int, window: int) -> Tensor:
+    """Hide those keys of the lead that are out of a window, whatever padding stands between: (..., T, S) and (..., T)."""
+    near = positions.unsqueeze(-1) - torch.arange(lead, device=positions.device) < window
+    own = allowed[..., lead:].expand(*near.shape[:-1], -1)
+    return torch.cat([near, own], dim=-1)
 
 
 def _seen(allowed: Tensor) -> Tensor:
@@ -73,22 +81,29 @@ def _make_masks(query: Layout, key: Layout, is_causal: bool, window: int | None)
     if key.lengths is not None and query.lengths is not None:
         if not ordered:
             return None
-        prefixes = key.prefix or (0,) * len(key.lengths)
-        pairs = zip(query.columns.split(query.lengths), key.columns.split(key.lengths), prefixes, strict=True)
-        places = torch.arange(max(key.lengths, default=0), device=key.columns.device)
-        masks = [_allowed(q, k, is_causal, window) | (places[: len(k)] < prefix) for q, k, prefix in pairs]
+        pairs = zip(query.columns.split(query.lengths), key.key_columns(), strict=True)
+        masks = [_allowed(q, k, is_causal, window) for q, k in pairs]
+        if key.lead and window is not None:
+            places_of = query.positions.split(query.lengths)
+            masks = [_with_lead(mask, own, key.lead, window) for mask, own in zip(masks, places_of, strict=True)]
+        if key.prefix:
+            places = torch.arange(-key.lead, max(key.lengths, default=0), device=key.columns.device)
+            prefixes = zip(masks, key.prefix, strict=True)
+            masks = [mask | (places[: mask.shape[1]] < prefix) for mask, prefix in prefixes]
         if window is not None and query.is_global is not None and key.is_global is not None:
             masks = _with_global(masks, query, key, is_causal)
         if query.context is not None and key.context is not None:
             contexts = zip(query.context.split(query.lengths), key.context.split(key.lengths), strict=True)
             masks = [_with_context(mask, *pair) for mask, pair in zip(masks, contexts, strict=True)]
         return tuple(_seen(mask) if mask.shape[-1] else None for mask in masks)
-    width = key.start + key.batch_shape[1]
+    width = key.lead + key.start + key.batch_shape[1]
     if key.mask is None and (not ordered or _sees_all(query, key, width, window)):
         return None
-    key_columns = torch.arange(width, device=query.columns.device)
+    key_columns = key.key_columns()[0]
     if ordered:
         allowed = _allowed(query.columns, key_columns, is_causal, window)[None, None]
+        if key.lead and window is not None:
+            allowed = _with_lead(allowed, query.positions.unsqueeze(1), key.lead, window)
     else:
         allowed = torch.ones(1, 1, 1, width, dtype=torch.bool, device=query.columns.device)
     if ordered and key.prefix:
@@ -98,4 +113,5 @@ def _make_masks(query: Layout, key: Layout, is_causal: bool, window: int | None)
     if key.context is not None:
         of_query = key.context[:, key.start :] if query is key else query.context
         allowed = _with_context(allowed, None if of_query is None else of_query.unsqueeze(1), key.context.unsqueeze(1))
-    return _seen(allowed if key.mask is None else allowed & key.mask[:, None, None, :])
+    present = None if key.mask is None else F.pad(key.mask, (key.lead, 0), value=True) if key.lead else key.mask
+    return _seen(allowed if present is None else allowed & present[:, None, None, :])

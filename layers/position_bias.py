@@ -55,8 +55,8 @@ def _check_buckets(num_buckets: int, max_distance: int, is_bidirectional: bool) 
 def _column_pairs(query: Layout, key: Layout) -> list[tuple[Tensor, Tensor]]:
     """Return the columns of queries and keys: one pair a sequence when packed, one for the batch when dense."""
     if query.lengths is not None and key.lengths is not None:
-        return list(zip(query.columns.split(query.lengths), key.columns.split(key.lengths), strict=True))
-    return [(query.columns, torch.arange(key.start + key.batch_shape[1], device=query.columns.device))]
+        return list(zip(query.columns.split(query.lengths), key.key_columns(), strict=True))
+    return [(query.columns, key.key_columns()[0])]
 
 
 def _as_position(query: Layout, biases: list[Tensor]) -> Position:

@@ -34,11 +34,13 @@ class Position(NamedTuple):
         query_rotary: Phases of the queries.
         key_rotary: Phases of the keys.
         bias: Added to the scores: (B or 1, N, T, S) dense, or one (N, T, S) a sequence when packed.
+        prefix: Keys and values that stand before each sequence's own in self-attention, (P, K, H) float each.
     """
 
     query_rotary: RotaryTable | None = None
     key_rotary: RotaryTable | None = None
     bias: Tensor | tuple[Tensor, ...] | None = None
+    prefix: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,7 @@
 """Stacks of transformer blocks: an encoder that sees everything, a decoder that may have caches and a context."""
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
@@ -8,11 +9,24 @@ from modelzoo.layers.cache import KeyValueCache
 from modelzoo.layers.layout import Layout, Selection
 from modelzoo.layers.rotary import Position
 
-__all__ = ["Decoder", "Encoder"]
+__all__ = ["Decoder", "Encoder", "StackAdapter"]
+
+
+class StackAdapter(Protocol):
+    """What fine-tuning may set as the `adapter` of a stack: keys and values before those of every self-attention."""
+
+    num_tokens: int
+    """P, keys of each block."""
+
+    def __call__(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """Return (P, K, H) float keys and values of each block, all heads."""
 
 
 class _Stack(nn.Module):
     """Blocks one after the other, the position modules that they share, and a last norm."""
+
+    tensor_shared: ClassVar[tuple[str, ...]] = ("adapter",)
+    """Parts of which each process of a tensor axis uses some heads only, so that gradients of their whole weights are summed."""
 
     def __init__(
         self, blocks: Iterable[nn.Module], norm: nn.Module | None, position: nn.Module | Sequence[nn.Module] | None
@@ -28,7 +42,21 @@ class _Stack(nn.Module):
             raise ValueError(f"{len(each)} position modules were given to a stack of {len(self.layers)} blocks; give one a block")
         kinds = list({id(module): module for module in each}.values())
         self.positions = nn.ModuleList(kinds) if self.position is None and kinds else None
+        self.adapter: StackAdapter | None = None
+        """A module that puts keys and values before every block's own; None for none."""
         self._position_of = [next(index for index, kind in enumerate(kinds) if kind is module) for module in each]
+
+    @property
+    def lead(self) -> int:
+        """Keys that stand before every sequence: the `lead` of its layout, or of its caches."""
+        return 0 if self.adapter is None else self.adapter.num_tokens
+
+    def _told(self, layout: Layout, selection: Selection | None, given: Position | None) -> list[Position]:
+        """Return what each block is told: about positions, and its part of a prefix."""
+        positions = self._positions(layout, selection, given)
+        if self.adapter is None:
+            return positions
+        return [each._replace(prefix=own) for each, own in zip(positions, self.adapter(), strict=True)]
 
     def _positions(self, layout: Layout, selection: Selection | None, given: Position | None) -> list[Position]:
         """Return what each block is told about positions."""
@@ -81,7 +109,7 @@ class Encoder(_Stack):
         Returns:
             The shape of `hidden`, or of the selected tokens, float.
         """
-        positions = self._positions(layout, selection, position)
+        positions = self._told(layout, selection, position)
         for block, each in zip(self.layers[:-1], positions, strict=False):  # the last block comes after
             hidden = block(hidden, layout, position=each)
         hidden = self.layers[-1](hidden, layout, position=positions[-1], selection=selection)
@@ -140,7 +168,7 @@ class Decoder(_Stack):
         for name, given in (("caches", caches), ("context_caches", context_caches)):
             if given is not None and len(given) != len(self.layers):
                 raise ValueError(f"{len(given)} {name} were given to a stack of {len(self.layers)} blocks; give one a block")
-        positions = self._positions(layout, selection, position)
+        positions = self._told(layout, selection, position)
         last = len(self.layers) - 1
         shared: dict[str, object] = {} if context is None else {"context": context, "context_layout": context_layout}
         for index, block in enumerate(self.layers):

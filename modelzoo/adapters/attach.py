@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from modelzoo.adapters.lora import LowRankMap, LowRankTable
+from modelzoo.adapters.prefix import find_stack, new_prefix, require_prefix
 from modelzoo.adapters.virtual_tokens import VirtualTokens, fill_virtual_tokens, find_table, open_door, require_inputs
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import ConfigError, closest, listing
@@ -63,15 +64,18 @@ def add_adapter(model: nn.Module, config: AdapterConfig) -> None:
         ConfigError: The config names no method, the model has an adapter, is sharded, or lacks something that the config names.
     """
     if config.method is None:
-        raise ConfigError("adapter.method is null, which trains the whole model; choose lora, dora, bias or prompt")
+        raise ConfigError("adapter.method is null, which trains the whole model; choose lora, dora, bias, prompt or prefix")
     if adapter_of(model) is not None:
         raise ConfigError(f"{type(model).__name__} has an adapter; merge it with merge_adapter, or load the base again")
     if any(is_sharded(parameter) for parameter in model.parameters()):
         raise ConfigError(f"{type(model).__name__} is sharded; attach adapters before modelzoo.runtime.prepare")
-    task = cast(Adaptable, model).facts().task
+    facts = cast(Adaptable, model).facts()
+    task = facts.task
     whole = [*config.train_also, *(["head"] if task in LABELLED else [])]
     if config.method == "prompt":
         require_inputs(model, task, config)
+    if config.method == "prefix":
+        require_prefix(model, facts.family, task, config)
     trained = _named_parts(model, whole)
     attached = _find_targets(model, config, trained) if config.is_low_rank else {}
     size = sum(new_low_rank(module, config, device=torch.device("meta"))[1] for module in attached.values())
@@ -89,6 +93,10 @@ def add_adapter(model: nn.Module, config: AdapterConfig) -> None:
         prompt = VirtualTokens(config.num_virtual_tokens, table)
         table.adapter = prompt.train(model.training)
         open_door(model, prompt)
+    if config.method == "prefix":
+        _, stack = find_stack(model)
+        stack.adapter = new_prefix(stack, config.num_virtual_tokens, is_projected=config.prefix_projection)
+        vars(model)["num_virtual_tokens"] = config.num_virtual_tokens
     for module in trained.values():
         module.requires_grad_(True)
     for _, part in low_rank_parts(model):

@@ -12,6 +12,11 @@ from modelzoo.sharded import is_sharded
 
 __all__ = ["merge_adapter"]
 
+_NO_CHANGES = {
+    "prompt": "virtual tokens stand before every text",
+    "prefix": "keys and values stand before those of every attention",
+}
+
 
 @torch.no_grad()
 def merge_adapter(model: nn.Module) -> None:
@@ -23,17 +28,15 @@ def merge_adapter(model: nn.Module) -> None:
         model: With an adapter, plain (not sharded).
 
     Raises:
-        ConfigError: It has none, is sharded, is no change of weights (virtual tokens), or a table changes that scores the
+        ConfigError: It has none, is sharded, is no change of weights (prompt, prefix), or a table changes that scores the
             vocabulary as well: an adapter changes what is looked up alone, and one table cannot hold both.
     """
     config = adapter_of(model)
     if config is None:
         raise ConfigError(f"{type(model).__name__} has no adapter to merge")
-    if config.method == "prompt":
-        raise ConfigError(
-            "adapter.method=prompt: virtual tokens stand before every text and are no change of a weight, so there is nothing to "
-            "merge; keep the adapter beside its base"
-        )
+    if config.method in _NO_CHANGES:
+        what = f"{_NO_CHANGES[config.method]} and are no change of a weight, so there is nothing to merge"
+        raise ConfigError(f"adapter.method={config.method}: {what}; keep the adapter beside its base")
     if any(is_sharded(parameter) for parameter in model.parameters()):
         raise ConfigError(f"{type(model).__name__} is sharded; save the adapter, load it on one process and merge it there")
     parts = dict(low_rank_parts(model))

@@ -9,7 +9,9 @@ from modelzoo.adapters.attach import Adaptable
 from modelzoo.adapters.lora import LowRankMap, LowRankTable
 from modelzoo.adapters.peft_file import AdapterFile
 from modelzoo.adapters.peft_names import Place, places
+from modelzoo.adapters.peft_prefix import PREFIX_TYPE, place_prefix, prefix_config
 from modelzoo.adapters.peft_prompts import PROMPT_TENSOR, PROMPT_TYPE, place_prompt, prompt_config
+from modelzoo.adapters.prefix import Prefix
 from modelzoo.adapters.virtual_tokens import VirtualTokens
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.converters import Mapping as NameMapping
@@ -38,15 +40,20 @@ class Plan:
         self.slots: dict[str, Slot] = slots(model)
         self.problems: list[str] = []
         self.values: dict[str, dict[str, Tensor]] = {}
-        self.parts: dict[str, LowRankMap | LowRankTable | VirtualTokens] = {}
+        self.parts: dict[str, LowRankMap | LowRankTable | VirtualTokens | Prefix] = {}
         self.whole: dict[str, Tensor] = {}
-        others = self._prompt(facts) if file.values["peft_type"] == PROMPT_TYPE else self._changes(facts)
+        is_before = file.values["peft_type"] in (PROMPT_TYPE, PREFIX_TYPE)
+        others = self._before_texts(facts) if is_before else self._changes(facts)
         self._trained_whole(facts.mapping, others)
 
-    def _prompt(self, facts: ModelFacts) -> dict[str, Tensor]:
-        """Find the place of virtual tokens, and return what else the file has, by transformers' names."""
-        tensors = dict(self._file.tensors)
-        name, part, vectors, problems = place_prompt(self._model, self._file.values, tensors)
+    def _before_texts(self, facts: ModelFacts) -> dict[str, Tensor]:
+        """Find the place of virtual tokens or a prefix, and return what else the file has, by transformers' names."""
+        tensors, values = dict(self._file.tensors), self._file.values
+        part: VirtualTokens | Prefix | None
+        if values["peft_type"] == PROMPT_TYPE:
+            name, part, vectors, problems = place_prompt(self._model, values, tensors)
+        else:
+            name, part, vectors, problems = place_prefix(self._model, facts.task, values, tensors)
         self.problems += problems
         tensors.pop(PROMPT_TENSOR, None)
         if part is not None and vectors is not None:
@@ -165,6 +172,8 @@ class Plan:
         if values["peft_type"] == PROMPT_TYPE:
             whole = sorted({name.rpartition(".")[0] for name in self.whole if not name.startswith("head.")})
             return prompt_config(values, own, tuple(whole))
+        if values["peft_type"] == PREFIX_TYPE:
+            return prefix_config(values, own, tuple(sorted({name.rpartition(".")[0] for name in self.whole})))
         if own is not None:
             return AdapterConfig.model_validate({**own, "method": "dora" if values.get("use_dora") else "lora"})
         parts: Sequence[str] = sorted({name.rpartition(".")[0] for name in self.whole if not name.startswith("head.")})

@@ -10,8 +10,10 @@ from torch import nn
 from modelzoo.adapters.attach import Adaptable, adapter_of
 from modelzoo.adapters.peft_file import AdapterFile
 from modelzoo.adapters.peft_plan import Plan
+from modelzoo.adapters.peft_prefix import PREFIX_TYPE, prefix_problems
 from modelzoo.adapters.peft_prompts import PROMPT_TENSOR, PROMPT_TYPE, config_problems
 from modelzoo.adapters.peft_write import CONFIG, PREFIX, PROMPT_PREFIX, WEIGHTS
+from modelzoo.adapters.prefix import Prefix, require_prefix
 from modelzoo.adapters.virtual_tokens import VirtualTokens, open_door, require_inputs
 from modelzoo.errors import CheckpointError, ConfigError, listing
 from modelzoo.hub.files import check_inside, read_json, shown
@@ -58,8 +60,9 @@ def read_adapter(folder: str | os.PathLike[str]) -> AdapterFile:
         file.close()
     if not tensors:
         raise CheckpointError(f"{place / WEIGHTS}: expected an adapter's tensors, found none: the file is empty")
-    prefix = PROMPT_PREFIX if values["peft_type"] == PROMPT_TYPE else PREFIX
-    apart = {PROMPT_TENSOR} if values["peft_type"] == PROMPT_TYPE else set()
+    is_before = values["peft_type"] in (PROMPT_TYPE, PREFIX_TYPE)
+    prefix = PROMPT_PREFIX if is_before else PREFIX
+    apart = {PROMPT_TENSOR} if is_before else set()
     problems = [
         f"{shown(key)}: expected a name that begins with {prefix}"
         for key in tensors
@@ -83,12 +86,14 @@ def read_adapter(folder: str | os.PathLike[str]) -> AdapterFile:
 
 def _check_config(path: Path, values: Mapping[str, Any]) -> None:
     found = values.get("peft_type")
-    if found == PROMPT_TYPE:
-        if wrong := config_problems(values):
+    if found in (PROMPT_TYPE, PREFIX_TYPE):
+        if wrong := config_problems(values) if found == PROMPT_TYPE else prefix_problems(values):
             raise ConfigError(f"{path}: this adapter cannot be used:\n{listing(wrong)}")
         return
     if found != "LORA":
-        raise ConfigError(f"{path}: peft_type: expected LORA or {PROMPT_TYPE}, found {shown(repr(found))}, which is not built")
+        raise ConfigError(
+            f"{path}: peft_type: expected LORA, {PROMPT_TYPE} or {PREFIX_TYPE}, found {shown(repr(found))}, which is not built"
+        )
     problems = [
         f"{key}={shown(repr(values[key]))}: is not built" for key, allowed in _NOT_BUILT.items() if values.get(key) not in allowed
     ]
@@ -133,14 +138,19 @@ def attach_file(model: nn.Module, file: AdapterFile) -> frozenset[str]:
     if plan.problems:
         raise CheckpointError(f"{file.folder / WEIGHTS}: does not fit this {type(model).__name__}:\n{listing(plan.problems)}")
     config = plan.config()
+    facts = cast(Adaptable, model).facts()
     if config.method == "prompt":
-        require_inputs(model, cast(Adaptable, model).facts().task, config)
+        require_inputs(model, facts.task, config)
+    if config.method == "prefix":
+        require_prefix(model, facts.family, facts.task, config)
     model.requires_grad_(False)
     for name, part in plan.parts.items():
         module: Any = model.get_submodule(name)
         module.adapter = part.train(model.training)
         if isinstance(part, VirtualTokens):
             open_door(model, part)
+        if isinstance(part, Prefix):
+            vars(model)["num_virtual_tokens"] = part.num_tokens
     for name in plan.whole:
         model.get_parameter(name).requires_grad_(True)
     vars(model)["adapter_config"] = config

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from modelzoo.adapters.attach import Adaptable, LowRank, adapter_of, is_adapter_name, low_rank_parts
 from modelzoo.adapters.lora import LowRankMap, LowRankTable
 from modelzoo.adapters.peft_names import Place, parts_to_save, places, target_names
+from modelzoo.adapters.peft_prefix import written_prefix
 from modelzoo.adapters.peft_prompts import written_prompt
+from modelzoo.adapters.prefix import prefix_of
 from modelzoo.adapters.virtual_tokens import virtual_tokens_of
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import CheckpointError, ConfigError, SaveError, listing
@@ -93,9 +95,8 @@ def save_adapter(
         raise ConfigError(f"adapter.method={config.method}: PEFT has no file for it; write the whole model with save_pretrained")
     target = Path(folder).expanduser()
     facts = cast(Adaptable, model).facts()
-    part = virtual_tokens_of(model)
-    written, described = _low_rank(model, config, facts) if part is None else written_prompt(part, facts.values)
-    whole, names = _whole(model, facts, PREFIX if part is None else PROMPT_PREFIX)
+    written, described = _adapter_tensors(model, config, facts)
+    whole, names = _whole(model, facts, PREFIX if config.is_low_rank else PROMPT_PREFIX)
     tensors = written | whole
     together = any(is_sharded(parameter) for parameter in model.parameters())
     problem = None
@@ -127,6 +128,14 @@ def _base_of(facts: ModelFacts) -> str | None:
         return None
     found = origin(facts.source_folder)
     return found["source"] if found["revision"] else str(facts.source_folder.absolute())
+
+
+def _adapter_tensors(model: nn.Module, config: AdapterConfig, facts: ModelFacts) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return an adapter's tensors by PEFT's names, whole, and what adapter_config.json says of them."""
+    prompt, prefix = virtual_tokens_of(model), prefix_of(model)
+    if prompt is not None:
+        return written_prompt(prompt, facts.values)
+    return _low_rank(model, config, facts) if prefix is None else written_prefix(prefix, facts.task)
 
 
 def _low_rank(model: nn.Module, config: AdapterConfig, facts: ModelFacts) -> tuple[dict[str, Tensor], dict[str, Any]]:

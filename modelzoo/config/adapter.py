@@ -9,7 +9,7 @@ from modelzoo.config.section import Section
 
 __all__ = ["AdapterConfig", "AdapterMethod"]
 
-AdapterMethod = Literal["lora", "dora", "bias", "prompt"]
+AdapterMethod = Literal["lora", "dora", "bias", "prompt", "prefix"]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -27,7 +27,7 @@ class AdapterConfig(Section):
 
     method: Annotated[AdapterMethod | None, Key("", ("peft_type",))] = None
     """lora and dora change maps and tables by little, bias trains the biases alone, prompt trains vectors that stand before every
-    text; null trains the whole model."""
+    text, prefix keys and values that stand before those of every attention; null trains the whole model."""
     r: Annotated[int, Field(ge=1, le=4096), Key("", ("lora_r", "lora_rank"))] = 8
     """Rank of a change (lora, dora): it takes r * (in + out) values a map."""
     alpha: Annotated[float, Field(gt=0), Key("", ("lora_alpha",))] = 16.0
@@ -37,7 +37,9 @@ class AdapterConfig(Section):
     rank_stabilized: Annotated[bool, Key("", ("use_rslora",))] = False
     """Whether the change is scaled by alpha / sqrt(r) (Kalajdzievski, 2023), for large ranks."""
     num_virtual_tokens: Annotated[int, Field(ge=1, le=4096), Key("tokens", ("num_soft_tokens", "prompt_length"))] = 20
-    """Vectors that stand before every text (prompt); each takes a position of the model."""
+    """Vectors that stand before every text (prompt), or keys and values (prefix); each takes a position of the model."""
+    prefix_projection: bool = False
+    """Whether a prefix comes from as many vectors by two maps with tanh between, all trained; the file holds what comes out."""
     targets: Annotated[Names, Key("", ("target_modules", "lora_target"), "a list of names of maps and tables")] = ("auto",)
     """Maps and tables that change: the last parts of our names ([query, value]); auto is every map of the blocks."""
     train_also: Annotated[Names, Key("", ("modules_to_save",), "a list of names of parts")] = ()
@@ -56,12 +58,17 @@ class AdapterConfig(Section):
     @property
     def has_file(self) -> bool:
         """Whether PEFT has a file for it, so that it is written without its base."""
-        return self.is_low_rank or self.method == "prompt"
+        return self.is_low_rank or self.method in ("prompt", "prefix")
 
     @property
     def added_tokens(self) -> int:
         """Tokens that every text is longer by."""
         return self.num_virtual_tokens if self.method == "prompt" else 0
+
+    @property
+    def positions_taken(self) -> int:
+        """Positions of the model that no text can have."""
+        return self.num_virtual_tokens if self.method in ("prompt", "prefix") else 0
 
     @property
     def scale(self) -> float:

@@ -154,7 +154,7 @@ class DecoderModel(Model):
         """Check the inputs and say where the real tokens are."""
         check_ids("input_ids", input_ids, self.config.vocab_size, "vocab_size")
         rows, width = input_ids.shape
-        start = caches[0].length if caches else 0
+        start, lead = caches[0].length - caches[0].lead if caches else 0, self.decoder.lead
         positions = position_ids
         if position_ids is not None:
             check_ids("position_ids", position_ids, self.config.max_positions, "max_positions")
@@ -163,11 +163,13 @@ class DecoderModel(Model):
             if attention_mask.shape != (rows, start + width):
                 raise DataError(f"attention_mask must have shape {(rows, start + width)}, found {tuple(attention_mask.shape)}")
             if positions is None:
-                positions = (attention_mask.bool().cumsum(1) - 1).clamp(min=0)[:, start:]
+                positions = (attention_mask.bool().cumsum(1) - 1).clamp(min=0)[:, start:] + lead
         if attention_mask is None or caches is not None:
-            layout = Layout.dense(rows, width, start=start, positions=positions, mask=attention_mask, device=input_ids.device)
+            layout = Layout.dense(
+                rows, width, start=start, positions=positions, mask=attention_mask, device=input_ids.device, lead=lead
+            )
         else:
-            layout = Layout.packed(attention_mask, positions)
+            layout = Layout.packed(attention_mask, positions, lead=lead)
         longest = int(layout.positions.max()) + 1 if layout.positions.numel() else 0
         check_length(longest, self.max_length, f"{self.config.max_positions} positions")
         return layout
@@ -190,7 +192,11 @@ class DecoderModel(Model):
         rows, width = input_ids.shape
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         check_left_padded(mask)
-        check_length(width + max_new_tokens, self.max_cached_length, f"a prompt of {width} and {max_new_tokens} new tokens")
+        check_length(
+            self.decoder.lead + width + max_new_tokens,
+            self.max_cached_length,
+            f"a prompt of {width} and {max_new_tokens} new tokens",
+        )
         caches = new_caches(self.decoder, rows, width + max_new_tokens, self.embeddings.token.weight)
         state = DecodingState(mask, caches, has_padding=not bool(mask.all()))
         return self._decode(input_ids, state), state

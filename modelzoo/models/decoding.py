@@ -55,14 +55,15 @@ def new_caches(decoder: Decoder, rows: int, max_length: int, like: Tensor, *, of
     Args:
         decoder: The stack.
         rows: Sequences, B.
-        max_length: Tokens that each can hold.
+        max_length: Tokens that each can hold, beside a prefix of the stack.
         like: A parameter whose dtype and device the caches take.
         of_context: Whether they are for the attention to a context.
     """
-    caches = []
+    caches, lead = [], 0 if of_context else decoder.lead
     for block in decoder.layers:
         attentions = [module for module in block.modules() if isinstance(module, Attention)]
         own = attentions[-1 if of_context else 0]
         dtype = torch.get_autocast_dtype(like.device.type) if torch.is_autocast_enabled(like.device.type) else like.dtype
-        caches.append(KeyValueCache(rows, own.num_key_value_heads, max_length, own.head_size, dtype=dtype, device=like.device))
+        heads, size = own.num_key_value_heads, own.head_size
+        caches.append(KeyValueCache(rows, heads, lead + max_length, size, dtype=dtype, device=like.device, lead=lead))
     return caches

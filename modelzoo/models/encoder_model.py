@@ -202,6 +202,7 @@ class EncoderModel(Model):
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None, position_ids: Tensor | None
     ) -> Layout:
         """Check the inputs and say where the real tokens are."""
+        lead = self.encoder.lead
         check_ids("input_ids", input_ids, self.config.vocab_size, "vocab_size")
         if token_type_ids is not None:
             assert isinstance(self.config, SegmentedConfig)
@@ -213,11 +214,12 @@ class EncoderModel(Model):
             positions: Tensor | None = position_ids - self.position_offset
         else:
             positions = self.positions(input_ids)
+            positions = None if positions is None else positions + lead
         if attention_mask is None:
-            layout = Layout.dense(*input_ids.shape, positions=positions, device=input_ids.device)
+            layout = Layout.dense(*input_ids.shape, positions=positions, device=input_ids.device, lead=lead)
         else:
             check_shape("attention_mask", attention_mask, input_ids)
-            layout = Layout.packed(attention_mask, positions)
+            layout = Layout.packed(attention_mask, positions, lead=lead)
         longest = int(layout.positions.max()) + 1 if layout.positions.numel() else 0
         note = f"{self.config.max_positions} positions"
         note += f", padding_idx {self.position_offset - 1}" if self.position_offset else ""

@@ -139,8 +139,9 @@ class T5(Model):
         if self.task == "token_classification":
             return self._scored(context_layout.unpack(context), labels, context_layout)
         decoder_ids = self._shifted(input_ids, labels) if decoder_input_ids is None else decoder_input_ids
-        layout = self._layout("decoder_input_ids", decoder_ids, decoder_attention_mask, is_packed=context_layout.is_packed)
         assert self.decoder is not None
+        lead, is_packed = self.decoder.lead, context_layout.is_packed
+        layout = self._layout("decoder_input_ids", decoder_ids, decoder_attention_mask, is_packed=is_packed, lead=lead)
         embedded = self.dropout(self.token(layout.pack(decoder_ids)))
         hidden = self.dropout(self.decoder(embedded, layout, context=context, context_layout=context_layout))
         if self.task == "base":
@@ -161,13 +162,13 @@ class T5(Model):
         hidden = self.encoder(self.dropout(self.token(layout.pack(ids))), layout)
         return self.dropout(hidden), layout
 
-    def _layout(self, name: str, ids: Tensor, mask: Tensor | None, *, is_packed: bool) -> Layout:
+    def _layout(self, name: str, ids: Tensor, mask: Tensor | None, *, is_packed: bool, lead: int = 0) -> Layout:
         check_ids(name, ids, self.config.vocab_size, "vocab_size")
         if not is_packed:
-            return Layout.dense(*ids.shape, device=ids.device)
+            return Layout.dense(*ids.shape, device=ids.device, lead=lead)
         if mask is not None:
             check_shape(name.replace("input_ids", "attention_mask"), mask, ids, of=name)
-        return Layout.packed(torch.ones_like(ids) if mask is None else mask)
+        return Layout.packed(torch.ones_like(ids) if mask is None else mask, lead=lead)
 
     def _shifted(self, input_ids: Tensor, labels: Tensor | None) -> Tensor:
         """Return what the decoder reads where nobody says: what it is to write, or for a class the input, one later."""
@@ -247,7 +248,7 @@ class T5(Model):
         state.mask = torch.cat([state.mask, state.mask.new_ones(rows, 1)], dim=1)
         hidden = self.decoder(
             self.dropout(self.token(ids.unsqueeze(1))),
-            Layout.dense(rows, 1, start=state.mask.shape[1] - 1, device=ids.device),
+            Layout.dense(rows, 1, start=state.mask.shape[1] - 1, device=ids.device, lead=self.decoder.lead),
             context=state.context,
             context_layout=Layout.dense(rows, state.context.shape[1], mask=state.context_mask, device=ids.device),
             caches=state.caches,

@@ -168,7 +168,7 @@ def _step_work(model: ModelParts, work: Workload, cut: Cut) -> _Work:
     for number, unit in enumerate(model.blocks):
         own, lengths = (targets, work.target_lengths or work.lengths) if unit.is_decoder else (tokens, work.lengths)
         # tokens see on average as many others as in the largest micro-batch, but for their share of it
-        pairs = own * sum(length * length for length in lengths) / max(sum(lengths), 1)
+        pairs = own * (sum(length * length for length in lengths) / max(sum(lengths), 1) + work.lead)
         if work.tokens:
             pairs *= work.tokens / max(work.batch_tokens * work.micro_batches, 1)
         only = model.reads_one_token and number == len(model.blocks) - 1

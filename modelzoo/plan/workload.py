@@ -36,6 +36,8 @@ class Workload:
     """Whether it runs on a CPU, where attention with dropout holds its weights, and dropout is drawn another way."""
     is_packed: bool = True
     """Whether padding is dropped at the door."""
+    lead: int = 0
+    """Keys that stand before those of each row in attention (an adapter's prefix)."""
     whole_scores: bool = False
     """Whether a language model's scores exist for all tokens at once; ours do not."""
 
@@ -93,7 +95,7 @@ def workload_of(
         ConfigError: There are more ranks than rows of a batch.
     """
     train, added = settings.train, settings.adapter.added_tokens
-    longest = min(settings.data.max_length, max_length - added)
+    longest = min(settings.data.max_length, max_length - settings.adapter.positions_taken)
     written = _written(settings, longest)
     known = sorted(lengths, reverse=True) if lengths else None
     mean = sum(known) / len(known) if known else float(longest + written)
@@ -122,6 +124,7 @@ def workload_of(
         offloads_inputs=settings.memory.activations == "offload" and settings.memory.disk.path is not None,
         is_compiled=settings.parallel.compile,
         is_host=is_host,
+        lead=settings.adapter.positions_taken - added,
     )
 
 

@@ -15,6 +15,7 @@ from modelzoo.runtime import connect, full_tensor, prepare
 from modelzoo.verification import verification_batch
 
 TOLERANCE = 1e-5
+WITH_PREFIX = ("gpt2", "llama", "mistral", "qwen2_moe", "t5")
 MAIN = [case for case in cases() if case.task == main_task(case.family)]
 CHOSEN = [case for case in MAIN if case.name == "plain" or "key_value_heads" in case.name]
 
@@ -25,6 +26,8 @@ def adapted(case: Case, method: str) -> Model:
     if method == "tables":
         targets = [name for name in ("query", "token", "head") if name in known and (name != "head" or case.family == "llama")]
         config = AdapterConfig(method="lora", r=2, targets=tuple(targets))
+    elif method == "prefix":
+        config = AdapterConfig(method="prefix", num_virtual_tokens=3, prefix_projection=case.family != "t5")
     else:
         config = AdapterConfig.model_validate({"method": method, "r": 2})
     add_adapter(model, config)
@@ -68,7 +71,8 @@ def compare(chosen: list[Case]) -> None:
     with connect(device="cpu") as world:
         for number, case in enumerate(chosen):
             methods = ("lora", "dora", "tables")
-            for method in methods if case.family == "llama" else methods[number % 3 : number % 3 + 1]:
+            chosen_methods = methods if case.family == "llama" else methods[number % 3 : number % 3 + 1]
+            for method in (*chosen_methods, *(["prefix"] if case.family in WITH_PREFIX else [])):
                 if method == "tables" and not hasattr(made_here(case), "embeddings"):
                     continue
                 try:

@@ -48,7 +48,7 @@ def change_tensors(folder: Path, **changes: torch.Tensor | None) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"adapter.method is null, which trains the whole model; choose lora, dora, bias or prompt"),
+        ({}, r"adapter.method is null, which trains the whole model; choose lora, dora, bias, prompt or prefix"),
         ({"method": "lora", "targets": ["quer"]}, r"quer: no map or table has this name; did you mean 'query'\?"),
         (
             {"method": "lora", "targets": ["self_attention"]},
@@ -155,7 +155,7 @@ def test_an_empty_file_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"peft_type": "IA3"}, r"peft_type: expected LORA or PROMPT_TUNING, found 'IA3', which is not built"),
+        ({"peft_type": "IA3"}, r"peft_type: expected LORA, PROMPT_TUNING or PREFIX_TUNING, found 'IA3', which is not built"),
         ({"r": 0}, r"r: expected a whole number from 1, found 0"),
         ({"lora_alpha": "x"}, r"lora_alpha: expected a number above 0, found 'x'"),
         ({"target_parameters": ["experts.down"]}, r"target_parameters=\['experts.down'\]: is not built"),
