@@ -224,7 +224,14 @@ def _reference(folder: Path, ours: Model) -> tuple[nn.Module, tuple[str, ...], t
             f"transformers has no class {name} to compare {ours.family} with; its reference is in the project's tests"
         )
     options = {"dtype": torch.float32, "local_files_only": True, "output_loading_info": True}
-    theirs, info = getattr(transformers, name).from_pretrained(folder, **options)
+    bars = transformers.utils.logging
+    had_bars = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        theirs, info = getattr(transformers, name).from_pretrained(folder, **options)
+    finally:
+        if had_bars:
+            bars.enable_progress_bar()
     theirs.eval()
     if getattr(theirs.config, "pad_token_id", None) is None:  # GPT-2's classifier finds the last token by it; our batch pads with 0
         theirs.config.pad_token_id = 0

@@ -109,3 +109,14 @@ def test_an_unusual_epsilon_and_one_token_type_are_compared(tmp_path: Path) -> N
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
     assert json.loads((tmp_path / "model" / "config.json").read_text())["layer_norm_eps"] == 1e-3
     assert verify(tmp_path / "model").is_equal
+
+
+def test_transformers_draws_no_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import transformers
+
+    folder = make_folder(tmp_path / "model", "BertModel")
+    transformers.utils.logging.enable_progress_bar()
+    capfd.readouterr()
+    verify(folder)
+    assert "Loading weights" not in capfd.readouterr().err
+    assert transformers.utils.logging.is_progress_bar_enabled()  # the user's own setting is as it was

@@ -69,7 +69,7 @@ def line_chart(curves: Sequence[Curve], *, label: str, is_from_zero: bool = Fals
     ticks = _ticks(0.0 if is_from_zero else min(ys), max(ys))
     place = _Place(min(xs), max(xs), ticks[0], ticks[-1], width)
     parts = [f'<svg class="chart" viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(label)}">']
-    parts += _grid(place, ticks, _ticks(place.x0, place.x1, most=6))
+    parts += _grid(place, ticks, [step for step in _ticks(place.x0, place.x1, most=6) if round(step, 6).is_integer()])
     for curve, points in kept:
         parts += _drawn(curve, points, place)
     parts.append("</svg>")

@@ -1,5 +1,6 @@
 """In a notebook a run is one table that is drawn in its place, with everything escaped; elsewhere nothing of it is used."""
 
+import re
 import sys
 from html.parser import HTMLParser
 from types import ModuleType
@@ -7,6 +8,7 @@ from types import ModuleType
 import pytest
 from tiny_runs import settings_for
 
+from modelzoo.report.svg import Curve, line_chart
 from modelzoo.training import train
 from modelzoo.training.progress.choice import choose_progress
 from modelzoo.training.progress.notebook import NotebookProgress, is_notebook
@@ -52,6 +54,20 @@ def test_a_run_in_a_notebook_is_shown_in_one_place(pages, tmp_path):
     assert "<svg" in last
     assert "finished" in last
     HTMLParser().feed(last)
+
+
+def test_columns_of_notes_and_keys_of_curves_are_seen_in_a_page_without_our_style_sheet(pages):
+    progress = NotebookProgress()
+    progress.note("run      runs/demo-001")
+    style = pages[-1].partition("</style>")[0]
+    assert ".modelzoo pre{font-family:monospace" in style
+    assert ".modelzoo .key{display:inline-block;width:10px" in style
+
+
+def test_steps_stand_on_the_axis_as_whole_numbers(pages):
+    chart = line_chart([Curve(name="loss", points=[(1, 0.5), (2, 0.25)])], label="loss")
+    marks = re.findall(r'text-anchor="middle">([^<]*)<', chart)
+    assert marks == ["1", "2"]
 
 
 def test_notes_are_escaped(pages):

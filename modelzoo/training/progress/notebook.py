@@ -15,7 +15,10 @@ SHOWN_EVALUATIONS = 10
 STYLE = (
     "<style>.modelzoo{--series-1:#2a78d6;--line:#8884;font:14px sans-serif;max-width:720px}"
     ".modelzoo .grid{stroke:var(--line)}.modelzoo .tick{fill:currentColor;font-size:12px}.modelzoo .curve{fill:none;stroke-width:2}"
-    ".modelzoo .legend{list-style:none;padding:0;margin:4px 0}.modelzoo figure{margin:8px 0}.modelzoo td,.modelzoo th"
+    ".modelzoo pre{font-family:monospace;font-size:12px;line-height:1.4;white-space:pre-wrap;margin:0 0 8px}"
+    ".modelzoo .legend{list-style:none;padding:0;margin:4px 0}"
+    ".modelzoo .key{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6px}"
+    ".modelzoo figure{margin:8px 0}.modelzoo td,.modelzoo th"
     "{padding:2px 14px 2px 0;text-align:right;font-variant-numeric:tabular-nums}</style>"
 )
 
