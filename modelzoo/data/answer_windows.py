@@ -4,8 +4,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from modelzoo.data.columns import problem_rows, show
+from modelzoo.data.columns import show
 from modelzoo.data.encoding import Encoding
+from modelzoo.data.row_problems import problem_rows
 from modelzoo.data.tokenizer import Tokenizer
 from modelzoo.errors import DataError
 
@@ -43,9 +44,6 @@ def encode_questions(
     """
     if tokenizer.cls_id is None:
         raise DataError("question answering needs a tokenizer with a classification token ([CLS], <s>), found none")
-    empty = [f"row {row + 1}: the context is empty" for row, context in enumerate(contexts) if not context.strip()]
-    if empty:
-        raise problem_rows(source, empty, "fill or remove it")
     targets = None if answers is None else _answer_characters(contexts, answers, source)
     encodings = tokenizer.windows([question.lstrip() for question in questions], contexts, max_length=max_length, stride=stride)
     if targets is None:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from modelzoo.errors import DataError, closest, listing
+from modelzoo.errors import DataError, closest
 
-__all__ = ["TEXT_NAMES", "Form", "check_told", "find_in_form", "problem_rows", "required_text", "show"]
+__all__ = ["TEXT_NAMES", "Form", "check_told", "find_in_form", "required_text", "show"]
 
 TEXT_NAMES = ("text", "sentence", "content", "review", "document", "comment", "tweet", "question", "passage")
 """What people call a column of texts."""
@@ -138,13 +138,6 @@ def _pattern_parts(pattern: str) -> list[tuple[str, str | None]]:
             raise ValueError(f"expected a column's name alone in each pair of braces, found {pattern!r}")
         parts.append((text, column))
     return parts
-
-
-def problem_rows(source: str, problems: Sequence[str], action: str) -> DataError:
-    """Return one error that lists the rows with a problem, 20 at most."""
-    if len(problems) == 1:
-        return DataError(f"{source}: {problems[0]}; {action}")
-    return DataError(f"{source}: {len(problems)} rows have a problem; {action}\n{listing(problems)}")
 
 
 def show(value: object, limit: int = 60) -> str:

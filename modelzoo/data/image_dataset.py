@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from modelzoo.data.columns import problem_rows, show
+from modelzoo.data.columns import show
 from modelzoo.data.labels import LabelTable
 from modelzoo.data.limits import DataReport
+from modelzoo.data.row_problems import RowChecks, problem_rows
 from modelzoo.data.samples import Samples
 from modelzoo.data.tasks import Item
 from modelzoo.errors import DataError
@@ -90,8 +91,13 @@ class ImageDataset(Samples):
         )
         self._processor = processor
         self._paths = [Path(str(row.get("image"))) for row in rows]
-        self._labels = _label_ids(rows, label_names, source) if labelled else None
-        self._check_images()
+        self._labels: list[int] | None = None
+        checks = RowChecks(source)
+        with checks:
+            self._labels = _label_ids(rows, label_names, source) if labelled else None
+        with checks:
+            self._check_images()
+        checks.finish()
         counts = Counter(self._labels or ())
         self.report = DataReport(
             rows=count,

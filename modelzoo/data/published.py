@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from modelzoo.data.columns import problem_rows
 from modelzoo.data.published_readers import Question, Reader, boolq, copa, entailment, lcqmc, multirc, record, wic, wsc
+from modelzoo.data.row_problems import problem_rows
 from modelzoo.errors import DataError
 
 __all__ = ["PUBLISHED", "published_rows"]

@@ -2,12 +2,11 @@
 
 import csv
 import json
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from modelzoo.errors import DataError
+from modelzoo.errors import DataError, listing
 
 __all__ = ["iterate_jsonl", "read_json", "read_jsonl", "read_lines", "read_table", "read_text"]
 
@@ -19,16 +18,27 @@ def read_jsonl(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
     """Read a file of one JSON object a line; blank lines are skipped.
 
     Raises:
-        DataError: If a line is no UTF-8, no JSON or no object.
+        DataError: If lines are no UTF-8, no JSON or no objects; it lists them.
     """
-    return list(islice(iterate_jsonl(path), max_rows))
+    rows: list[dict[str, Any]] = []
+    problems: list[tuple[int, str]] = []
+    for number, line in read_lines(path):
+        if len(rows) == max_rows:
+            break
+        if line.strip():
+            try:
+                rows.append(_object(_parse(line, ""), ""))
+            except DataError as error:
+                problems.append((number, str(error).removeprefix(": ")))
+    _refuse_lines(path, problems)
+    return rows
 
 
 def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file as `read_jsonl` returns them, one after the other.
 
     Raises:
-        DataError: As `read_jsonl`, when the line's turn has come.
+        DataError: If a line is no UTF-8, no JSON or no object, when its turn has come.
     """
     for number, line in read_lines(path):
         if line.strip():
@@ -82,7 +92,7 @@ def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
     that a header leaves empty, are called column1, column2, ...
 
     Raises:
-        DataError: If a line has another number of cells than the header, or the header names a column twice.
+        DataError: If lines have another number of cells than the header, which it lists, or the header names a column twice.
     """
     is_tsv = path.suffix.lower() == ".tsv"
     lines = (line for _, line in read_lines(path))
@@ -94,6 +104,7 @@ def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
     )
     header: list[str] | None = None
     rows: list[dict[str, Any]] = []
+    problems: list[tuple[int, str]] = []
     for number, cells in _cells(reader, path):
         if not cells:
             continue
@@ -101,15 +112,24 @@ def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
             header = _header(cells, path, number)
             if any(cell.strip() in header for cell in cells if cell.strip()):
                 continue
-        if len(cells) != len(header):
-            raise DataError(
-                f"{path}:{number}: expected {len(header)} cells ({', '.join(header)}), found {len(cells)}; "
-                f"{'remove tabs inside texts' if is_tsv else 'put texts with commas in double quotes'}"
-            )
         if max_rows is not None and len(rows) == max_rows:
             break
-        rows.append(dict(zip(header, cells, strict=True)))
+        if len(cells) == len(header):
+            rows.append(dict(zip(header, cells, strict=True)))
+            continue
+        action = "remove tabs inside texts" if is_tsv else "put texts with commas in double quotes"
+        problems.append((number, f"expected {len(header)} cells ({', '.join(header)}), found {len(cells)}; {action}"))
+    _refuse_lines(path, problems)
     return rows
+
+
+def _refuse_lines(path: Path, problems: Sequence[tuple[int, str]]) -> None:
+    """Raise what is wrong with lines, all of them in one error."""
+    if len(problems) == 1:
+        raise DataError(f"{path}:{problems[0][0]}: {problems[0][1]}")
+    if problems:
+        lines = [f"line {number}: {problem}" for number, problem in problems]
+        raise DataError(f"{path}: {len(lines):,} lines cannot be read; what the others hold is not known yet\n{listing(lines)}")
 
 
 def _cells(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -141,7 +141,7 @@ def test_what_truncation_takes_is_counted(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "a", "completion": " "}, "my.jsonl: row 2: the completion is empty; fill or remove it"),
+        ({"prompt": "a", "completion": " "}, "my.jsonl: row 2: the completion is empty; fill or remove the row"),
         ({"prompt": None, "completion": "a"}, "my.jsonl: row 2: the text in column 'prompt' is missing"),
     ],
 )

@@ -94,7 +94,7 @@ def test_one_label_table_for_all_splits(bert: Tokenizer) -> None:
         ({"label": 1}, r"row 2: the text in column 'text' is missing"),
         ({"text": math.nan, "label": 1}, r"row 2: the text in column 'text' is missing"),
         ({"text": 5, "label": 1}, r"row 2: expected a text in column 'text', found 5 \(int\)"),
-        ({"text": " \n", "label": 1}, r"row 2: the text is empty; fill or remove it"),
+        ({"text": " \n", "label": 1}, r"row 2: the text is empty; fill or remove the row"),
         ({"text": "a", "label": None}, r"row 2: the label is missing; give each row a label"),
         ({"text": "a"}, r"row 2: the label is missing"),
         ({"text": "a", "label": math.nan}, r"row 2: the label is missing"),

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from modelzoo.data.columns import problem_rows
+from modelzoo.data.row_problems import problem_rows
 from modelzoo.data.sources import iterate_rows
 from modelzoo.data.store.indexed import id_type, write_index
 from modelzoo.data.store.manifest import BIN, INDEX, MANIFEST, StoreManifest, is_store, tokenizer_fingerprint

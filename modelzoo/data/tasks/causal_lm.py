@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from modelzoo.data.chat import ChatEncoder, chat_template, read_messages
 from modelzoo.data.chat_template import Message
-from modelzoo.data.columns import Form, problem_rows
+from modelzoo.data.columns import Form
 from modelzoo.data.encoding import Encoding
 from modelzoo.data.masking import IGNORED
+from modelzoo.data.row_problems import RowChecks, problem_rows
 from modelzoo.data.tasks.cutting import Cut, special_around
 from modelzoo.data.tasks.spec import EncodedRows, PromptRows, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.texts import read_texts
@@ -70,11 +71,14 @@ def _cut(recipe: Recipe) -> Cut:
 def _completions(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> list[_Sequence]:
     """Return prompts with completions; a prompt's ids are those that it has alone, as when it is to be continued."""
     tokenizer, end = recipe.tokenizer, end_of(recipe.tokenizer, "causal_lm")
-    prompts = read_texts(rows, columns["prompt"], recipe.source)
-    completions = read_texts(rows, columns["completion"], recipe.source)
-    empty = [f"row {row + 1}: the completion is empty" for row, text in enumerate(completions) if not text.strip()]
-    if empty:
-        raise problem_rows(recipe.source, empty, "fill or remove it")
+    checks = RowChecks(recipe.source)
+    prompts: list[str] = []
+    completions: list[str] = []
+    with checks:
+        prompts = read_texts(rows, columns["prompt"], recipe.source)
+    with checks:
+        completions = read_texts(rows, columns["completion"], recipe.source, never_empty="the completion")
+    checks.finish()
     wholes = _open_ids([prompt + completion for prompt, completion in zip(prompts, completions, strict=True)], tokenizer)
     _check_begins(wholes, recipe)
     alone = tokenizer.encode_parts(completions)
@@ -101,19 +105,7 @@ def _chats(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> list[_Sequ
 def _read_chats(rows: Rows, columns: Mapping[str, str], recipe: Recipe, *, is_asked: bool) -> list[list[Message]]:
     """Return the messages of each row; an instruction with its input and output is a chat of one turn."""
     if "messages" not in columns:
-        questions = read_texts(rows, columns["instruction"], recipe.source)
-        if "input" in columns:
-            inputs = read_texts(rows, columns["input"], recipe.source, may_be_missing=True)
-            questions = ["\n".join(filter(None, pair)) for pair in zip(questions, inputs, strict=True)]
-        chats: list[list[Message]] = [[{"role": "user", "content": text}] for text in questions]
-        if not is_asked:
-            answers = read_texts(rows, columns["output"], recipe.source)
-            empty = [f"row {row + 1}: the output is empty" for row, text in enumerate(answers) if not text.strip()]
-            if empty:
-                raise problem_rows(recipe.source, empty, "fill or remove it")
-            for chat, answer in zip(chats, answers, strict=True):
-                chat.append({"role": "assistant", "content": answer})
-        return chats
+        return _turns(rows, columns, recipe, is_asked=is_asked)
     chats, problems = [], []
     for number, row in enumerate(rows, start=1):
         try:
@@ -122,6 +114,28 @@ def _read_chats(rows: Rows, columns: Mapping[str, str], recipe: Recipe, *, is_as
             problems.append(f"row {number}: {error}")
     if problems:
         raise problem_rows(recipe.source, problems, "repair or remove the row")
+    return chats
+
+
+def _turns(rows: Rows, columns: Mapping[str, str], recipe: Recipe, *, is_asked: bool) -> list[list[Message]]:
+    """Return instructions, with their inputs and unless they are asked their outputs, as chats of one turn."""
+    checks = RowChecks(recipe.source)
+    questions: list[str] = []
+    inputs = answers = [""] * len(rows)
+    with checks:
+        questions = read_texts(rows, columns["instruction"], recipe.source)
+    if "input" in columns:
+        with checks:
+            inputs = read_texts(rows, columns["input"], recipe.source, may_be_missing=True)
+    if not is_asked:
+        with checks:
+            answers = read_texts(rows, columns["output"], recipe.source, never_empty="the output")
+    checks.finish()
+    chats: list[list[Message]] = []
+    for question, more, answer in zip(questions, inputs, answers, strict=True):
+        chats.append([{"role": "user", "content": "\n".join(filter(None, (question, more)))}])
+        if not is_asked:
+            chats[-1].append({"role": "assistant", "content": answer})
     return chats
 
 

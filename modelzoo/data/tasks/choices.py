@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from modelzoo.data.columns import Form, problem_rows, show
+from modelzoo.data.columns import Form, show
 from modelzoo.data.encoding import Encoding
 from modelzoo.data.masking import IGNORED
+from modelzoo.data.row_problems import RowChecks, problem_rows
 from modelzoo.data.tasks.spec import EncodedRows, PromptRows, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.texts import read_texts
 from modelzoo.errors import DataError
@@ -67,7 +68,10 @@ def read_choices(rows: Rows, columns: Mapping[str, str], *, source: str, labelle
     Raises:
         DataError: If a row lacks something or the label is no choice; it lists the rows, counted from 1.
     """
-    prompts = read_texts(rows, columns.get("prompt") or columns["source"], source)
+    checks = RowChecks(source)
+    prompts = ["unread"] * len(rows)  # where the texts are wrong, the choices are looked at all the same
+    with checks:
+        prompts = read_texts(rows, columns.get("prompt") or columns["source"], source)
     found: list[ChoiceRow] = []
     problems: list[str] = []
     for number, (row, prompt) in enumerate(zip(rows, prompts, strict=True), start=1):
@@ -75,8 +79,10 @@ def read_choices(rows: Rows, columns: Mapping[str, str], *, source: str, labelle
             found.append(_read(row, prompt, columns, labelled=labelled))
         except ValueError as error:
             problems.append(f"row {number}: {error}")
-    if problems:
-        raise problem_rows(source, problems, "repair or remove the row")
+    with checks:
+        if problems:
+            raise problem_rows(source, problems, "repair or remove the row")
+    checks.finish()
     return found
 
 

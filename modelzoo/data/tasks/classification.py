@@ -1,8 +1,9 @@
 """Classification: one text or a pair, and one label."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from modelzoo.data.columns import Form, problem_rows
+from modelzoo.data.columns import Form, required_text
+from modelzoo.data.row_problems import RowChecks, problem_rows
 from modelzoo.data.tasks.label_columns import label_ids, label_table
 from modelzoo.data.tasks.spec import EncodedRows, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.texts import read_texts
@@ -13,20 +14,38 @@ _LABEL_NAMES = ("label", "labels", "answer", "target", "class", "category", "gol
 
 
 def _encode(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRows:
-    first = read_texts(rows, columns["text_a"], recipe.source)
-    second = read_texts(rows, columns["text_b"], recipe.source) if "text_b" in columns else None
-    empty = [row for row, text in enumerate(first) if not text.strip() and (second is None or not second[row].strip())]
-    if empty:
-        raise problem_rows(recipe.source, [f"row {row + 1}: the text is empty" for row in empty], "fill or remove it")
-    result = EncodedRows(encodings=recipe.tokenizer.encode(first, second, recipe.max_length, recipe.truncation))
+    checks = RowChecks(recipe.source)
+    texts: dict[str, list[str]] = {}
+    roles = [role for role in ("text_a", "text_b") if role in columns]
+    for role in roles:
+        with checks:
+            texts[role] = read_texts(rows, columns[role], recipe.source)
+    with checks:
+        _require_text(rows, [columns[role] for role in roles], recipe.source)
+    result = EncodedRows(encodings=[], label_names=tuple(recipe.label_names or ()))
     if "label" in columns:
-        values = [row.get(columns["label"]) for row in rows]
-        table = label_table([[value] for value in values], recipe)
-        result.labels = [ids[0] for ids in label_ids([[value] for value in values], table, recipe)]
-        result.label_names = table.names
-    elif recipe.label_names:
-        result.label_names = tuple(recipe.label_names)
+        with checks:
+            values = [[row.get(columns["label"])] for row in rows]
+            table = label_table(values, recipe)
+            result.labels = [ids[0] for ids in label_ids(values, table, recipe)]
+            result.label_names = table.names
+    checks.finish()
+    result.encodings = recipe.tokenizer.encode(texts["text_a"], texts.get("text_b"), recipe.max_length, recipe.truncation)
     return result
+
+
+def _require_text(rows: Rows, columns: Sequence[str], source: str) -> None:
+    """Refuse rows all of whose texts are empty; a text that is missing or none is for `read_texts` to say."""
+    empty = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            texts = [required_text(row, column) for column in columns]
+        except TypeError:
+            continue
+        if all(text is not None and not text.strip() for text in texts):
+            empty.append(f"row {number}: the text is empty")
+    if empty:
+        raise problem_rows(source, empty, "fill or remove the row")
 
 
 CLASSIFICATION = TaskSpec(

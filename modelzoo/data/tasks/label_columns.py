@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from modelzoo.data.columns import problem_rows
 from modelzoo.data.labels import LabelTable, collect_names, label_name
+from modelzoo.data.row_problems import problem_rows
 from modelzoo.data.tasks.spec import Recipe
 
 __all__ = ["label_ids", "label_table"]

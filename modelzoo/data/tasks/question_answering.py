@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from modelzoo.data.answer_windows import encode_questions
 from modelzoo.data.columns import Form
+from modelzoo.data.row_problems import RowChecks
 from modelzoo.data.tasks.spec import EncodedRows, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.texts import read_texts
 
@@ -11,8 +12,14 @@ __all__ = ["QUESTION_ANSWERING"]
 
 
 def _encode(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRows:
-    questions = read_texts(rows, columns["question"], recipe.source)
-    contexts = read_texts(rows, columns["context"], recipe.source)
+    checks = RowChecks(recipe.source)
+    questions: list[str] = []
+    contexts: list[str] = []
+    with checks:
+        questions = read_texts(rows, columns["question"], recipe.source)
+    with checks:
+        contexts = read_texts(rows, columns["context"], recipe.source, never_empty="the context")
+    checks.finish()
     answers = [row.get(columns["answers"]) for row in rows] if "answers" in columns else None
     stride = min(128, recipe.max_length // 4) if recipe.window_stride is None else recipe.window_stride
     encodings, spans = encode_questions(

@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelzoo.data.columns import TEXT_NAMES, Form, problem_rows, show
+from modelzoo.data.columns import TEXT_NAMES, Form, show
 from modelzoo.data.encoding import Encoding
+from modelzoo.data.row_problems import RowChecks, problem_rows
 from modelzoo.data.span_corruption import SpanRule, corrupt, corrupted_lengths, longest_text
 from modelzoo.data.tasks.causal_lm import end_of
 from modelzoo.data.tasks.cutting import Cut
@@ -66,8 +67,15 @@ def _cut(recipe: Recipe) -> Cut:
 
 def _pairs(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRows:
     tokenizer, end = recipe.tokenizer, end_of(recipe.tokenizer, "seq2seq_lm")
-    sources = tokenizer.encode(read_texts(rows, columns["source"], recipe.source), None, recipe.max_length, recipe.truncation)
-    targets = [texts[0] for texts in read_targets(rows, columns["target"], recipe.source)]
+    checks = RowChecks(recipe.source)
+    texts: list[str] = []
+    targets: list[str] = []
+    with checks:
+        texts = read_texts(rows, columns["source"], recipe.source)
+    with checks:
+        targets = [answers[0] for answers in read_targets(rows, columns["target"], recipe.source)]
+    checks.finish()
+    sources = tokenizer.encode(texts, None, recipe.max_length, recipe.truncation)
     limit = recipe.max_target_length or recipe.max_length
     result = EncodedRows(encodings=[], form="pair")
     labels: list[list[int]] = []
@@ -98,11 +106,7 @@ def read_targets(rows: Rows, column: str, source: str) -> list[tuple[str, ...]]:
         DataError: If a row has none, or something else; it lists the rows, counted from 1.
     """
     if any(column not in row or isinstance(row[column], str) for row in rows[:1]):
-        texts = read_texts(rows, column, source)
-        empty = [f"row {row + 1}: the target is empty" for row, text in enumerate(texts) if not text.strip()]
-        if empty:
-            raise problem_rows(source, empty, "fill or remove it")
-        return [(text,) for text in texts]
+        return [(text,) for text in read_texts(rows, column, source, never_empty="the target")]
     targets, problems = [], []
     for number, row in enumerate(rows, start=1):
         found = _texts_of(row.get(column))

@@ -1,12 +1,13 @@
 """Texts and lists of words from the columns of rows, all problems reported at once."""
 
-from modelzoo.data.columns import problem_rows, required_text, show
+from modelzoo.data.columns import required_text, show
+from modelzoo.data.row_problems import problem_rows
 from modelzoo.data.tasks.spec import Rows
 
 __all__ = ["read_texts", "read_words"]
 
 
-def read_texts(rows: Rows, column: str, source: str, *, may_be_missing: bool = False) -> list[str]:
+def read_texts(rows: Rows, column: str, source: str, *, may_be_missing: bool = False, never_empty: str | None = None) -> list[str]:
     """Return the texts of a column.
 
     Args:
@@ -14,9 +15,10 @@ def read_texts(rows: Rows, column: str, source: str, *, may_be_missing: bool = F
         column: Which; or a text with columns in braces, which are filled in ("question: {question}").
         source: What the rows are called in errors.
         may_be_missing: Whether a missing text is an empty one.
+        never_empty: What the text is called where none may be empty; None where some may.
 
     Raises:
-        DataError: If a text is missing or no text; it lists the rows, counted from 1.
+        DataError: If a text is missing, no text, or empty and must not be; it lists the rows, counted from 1.
     """
     texts: list[str] = []
     problems: list[str] = []
@@ -28,6 +30,8 @@ def read_texts(rows: Rows, column: str, source: str, *, may_be_missing: bool = F
             continue
         if text is None and not may_be_missing:
             problems.append(f"row {number}: the text in column {column!r} is missing")
+        elif never_empty is not None and not (text or "").strip():
+            problems.append(f"row {number}: {never_empty} is empty")
         else:
             texts.append(text or "")
     if problems:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelzoo.data.columns import Form, problem_rows, show
+from modelzoo.data.columns import Form, show
 from modelzoo.data.encoding import Encoding
 from modelzoo.data.masking import IGNORED
+from modelzoo.data.row_problems import RowChecks, problem_rows
 from modelzoo.data.tasks.label_columns import label_ids, label_table
 from modelzoo.data.tasks.spec import EncodedRows, Recipe, Rows, TaskSpec
 from modelzoo.data.tasks.texts import read_words
@@ -14,27 +15,40 @@ __all__ = ["TOKEN_CLASSIFICATION"]
 
 
 def _encode(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRows:
-    words = read_words(rows, columns["tokens"], recipe.source)
-    encodings = recipe.tokenizer.encode_words(words, recipe.max_length, recipe.truncation)
-    result = EncodedRows(encodings=encodings, label_names=tuple(recipe.label_names or ()))
-    if "tags" not in columns:
-        return result
-    tags = [row.get(columns["tags"]) for row in rows]
-    problems = [
-        f"row {number}: {len(row_words)} words in {columns['tokens']!r}, but {columns['tags']!r} has {_size(row_tags)}"
-        for number, (row_words, row_tags) in enumerate(zip(words, tags, strict=True), start=1)
-        if not isinstance(row_tags, list | tuple) or len(row_tags) != len(row_words)
-    ]
-    if problems:
-        raise problem_rows(recipe.source, problems, "give one tag a word")
-    values: list[list[Any]] = [list(row_tags or ()) for row_tags in tags]
-    table = label_table(values, recipe)
-    ids = label_ids(values, table, recipe)
-    result.labels = [_align(encoding, row_ids) for encoding, row_ids in zip(encodings, ids, strict=True)]
-    kept = sum(label != IGNORED for labels in result.labels for label in labels)
-    result.lost_targets = sum(map(len, ids)) - kept
-    result.label_names = table.names
+    checks = RowChecks(recipe.source)
+    words: list[list[str]] = []
+    ids: list[list[int]] | None = None
+    result = EncodedRows(encodings=[], label_names=tuple(recipe.label_names or ()))
+    with checks:
+        words = read_words(rows, columns["tokens"], recipe.source)
+    if "tags" in columns:
+        with checks:
+            _require_tags(rows, columns["tokens"], columns["tags"], recipe.source)
+        with checks:
+            tags = [row.get(columns["tags"]) for row in rows]
+            values: list[list[Any]] = [list(row_tags) if isinstance(row_tags, list | tuple) else [] for row_tags in tags]
+            table = label_table(values, recipe)
+            ids = label_ids(values, table, recipe)
+            result.label_names = table.names
+    checks.finish()
+    result.encodings = recipe.tokenizer.encode_words(words, recipe.max_length, recipe.truncation)
+    if ids is not None:
+        result.labels = [_align(encoding, row_ids) for encoding, row_ids in zip(result.encodings, ids, strict=True)]
+        kept = sum(label != IGNORED for labels in result.labels for label in labels)
+        result.lost_targets = sum(map(len, ids)) - kept
     return result
+
+
+def _require_tags(rows: Rows, tokens: str, tags: str, source: str) -> None:
+    """Refuse rows without a tag for each word; words that are no list are for `read_words` to say."""
+    problems = []
+    for number, row in enumerate(rows, start=1):
+        words, given = row.get(tokens), row.get(tags)
+        if not isinstance(words, list | tuple) or (isinstance(given, list | tuple) and len(given) == len(words)):
+            continue
+        problems.append(f"row {number}: {len(words)} words in {tokens!r}, but {tags!r} has {_size(given)}")
+    if problems:
+        raise problem_rows(source, problems, "give one tag a word")
 
 
 def _align(encoding: Encoding, word_labels: Sequence[int]) -> list[int]:
