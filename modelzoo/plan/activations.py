@@ -146,7 +146,7 @@ def _scores(model: ModelParts, work: Workload, targets: int, tensor: int) -> tup
         return {"logits": 4 * targets * words + value * targets * hidden}, 2 * 4 * targets * words
     if model.scores_chunks:
         # gradients of the hidden states and of the table are made in the forward; the backward makes a second copy of both
-        kept = value * (targets * hidden + words * hidden)
+        kept = value * (targets * hidden + (words * hidden if model.trains_scores[0] else 0))
         chunk = min(targets, LM_CHUNK_TOKENS) * words
         return {"logits": kept}, max(kept, (4 + 4 + value) * chunk + value * targets * hidden)
     scored = round(MASKED_SHARE * targets)

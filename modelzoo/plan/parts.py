@@ -1,5 +1,6 @@
 """What a model is made of, as its costs see it: read off a skeleton on meta, so that any family of the zoo is known."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from torch import nn
 
 from modelzoo.layers import Dropout, Experts, FeedForward, LayerNorm, Linear, MixtureOfExperts, ParallelBlock, RMSNorm
 from modelzoo.models.model import Model
+from modelzoo.plan.backward import Backward, GradientPath, scores_backward
 from modelzoo.runtime.units import find_ties, find_units
 
 __all__ = ["AttentionPart", "FeedForwardPart", "MixturePart", "ModelParts", "NormPart", "UnitParts", "read_parts"]
@@ -76,6 +78,8 @@ class UnitParts:
 
     name: str
     parts: tuple[Part, ...]
+    backward: tuple[Backward, ...]
+    """Of each part."""
     shapes: tuple[tuple[int, ...], ...]
     """Of its parameters, as one process has them."""
     splits: tuple[bool, ...]
@@ -88,7 +92,7 @@ class UnitParts:
     @property
     def numel(self) -> int:
         """Values of all its parameters."""
-        return sum(_numel(shape) for shape in self.shapes)
+        return sum(math.prod(shape) for shape in self.shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,8 @@ class ModelParts:
     """Width of the token table, which may not be the blocks'."""
     prompt_tokens: int
     """Learned tokens before every row (CPM-3, CPM-Ant)."""
+    trains_scores: tuple[bool, bool]
+    """Whether the scores over the vocabulary have gradients of the table, and of the hidden states."""
 
     @property
     def blocks(self) -> tuple[UnitParts, ...]:
@@ -131,7 +137,10 @@ class ModelParts:
     def trained(self) -> int:
         """Values of the trained parameters."""
         return sum(
-            _numel(shape) for unit in self.units for shape, is_trained in zip(unit.shapes, unit.trained, strict=True) if is_trained
+            math.prod(shape)
+            for unit in self.units
+            for shape, is_trained in zip(unit.shapes, unit.trained, strict=True)
+            if is_trained
         )
 
 
@@ -150,19 +159,20 @@ def read_parts(model: Model) -> ModelParts:
     names = {id(module): name for name, module in model.named_modules()}
     split = _split_parameters(model)
     seen: set[int] = set(tied)
-    units = []
+    path, units = GradientPath(model), []
     for block in blocks:
         own = [parameter for parameter in block.parameters() if id(parameter) not in seen]
         seen.update(id(parameter) for parameter in own)
         is_decoder = has_both and id(block) in decoder_ids
-        units.append(_unit(names[id(block)], tuple(_parts(model, block)), own, split, is_block=True, is_decoder=is_decoder))
+        found = [(part, path.after(module, is_cross=_is_cross(part))) for part, module in _parts(model, block)]
+        units.append(_unit(names[id(block)], found, own, split, is_block=True, is_decoder=is_decoder))
     inside = {id(module) for block in blocks for module in block.modules()}
     rest = [parameter for parameter in model.parameters() if id(parameter) in tied or id(parameter) not in seen]
-    outside = tuple(
-        NormPart(_norm_size(module), isinstance(module, RMSNorm))
+    outside = [
+        (NormPart(_norm_size(module), isinstance(module, RMSNorm)), Backward())
         for name, module in model.named_modules()
         if isinstance(module, LayerNorm | RMSNorm) and id(module) not in inside and not name.startswith("head")
-    )
+    ]
     units.append(_unit("(rest)", outside, rest, split, is_block=False, is_decoder=False))
     config: Any = model.config
     embeddings = getattr(model, "embeddings", model)
@@ -182,15 +192,23 @@ def read_parts(model: Model) -> ModelParts:
         reads_one_token=model.task in ("classification", "multiple_choice") and not has_both,
         table_size=int(getattr(getattr(embeddings, "token", None), "embedding_dim", config.hidden_size)),
         prompt_tokens=int(getattr(config, "prompt_length", 0)),
+        trains_scores=scores_backward(model),
     )
 
 
 def _unit(
-    name: str, parts: Sequence[Part], own: Sequence[nn.Parameter], split: set[int], *, is_block: bool, is_decoder: bool
+    name: str,
+    parts: Sequence[tuple[Part, Backward]],
+    own: Sequence[nn.Parameter],
+    split: set[int],
+    *,
+    is_block: bool,
+    is_decoder: bool,
 ) -> UnitParts:
     return UnitParts(
         name=name,
-        parts=tuple(parts),
+        parts=tuple(part for part, _ in parts),
+        backward=tuple(each for _, each in parts),
         shapes=tuple(tuple(parameter.shape) for parameter in own),
         splits=tuple(id(parameter) in split for parameter in own),
         trained=tuple(parameter.requires_grad for parameter in own),
@@ -216,7 +234,11 @@ def _split_parameters(model: nn.Module) -> set[int]:
     return found
 
 
-def _parts(model: nn.Module, block: nn.Module) -> Iterator[Part]:
+def _is_cross(part: Part) -> bool:
+    return isinstance(part, AttentionPart) and part.is_cross
+
+
+def _parts(model: nn.Module, block: nn.Module) -> Iterator[tuple[Part, nn.Module]]:
     """Read a block: its norms, attentions and networks."""
     in_attention: set[int] = set()
     in_mixture: set[int] = set()
@@ -226,19 +248,20 @@ def _parts(model: nn.Module, block: nn.Module) -> Iterator[Part]:
         if is_attention(module):
             in_attention.update(id(part) for part in module.modules() if part is not module)
             is_cross = "cross" in name
-            yield _attention(module, parent, is_cross=is_cross, has_bias=has_bias and not is_cross, has_rotary=has_rotary)
+            yield _attention(module, parent, is_cross=is_cross, has_bias=has_bias and not is_cross, has_rotary=has_rotary), module
         elif isinstance(module, MixtureOfExperts):
             in_mixture.update(id(part) for part in module.modules() if part is not module)
             experts: Experts = module.experts
             _, inner, hidden = experts.gate.shape
-            yield MixturePart(hidden, inner, experts.num_experts, module.router.top_k, _dropout(parent))
+            yield MixturePart(hidden, inner, experts.num_experts, module.router.top_k, _dropout(parent)), module
             if module.shared is not None:
-                yield _feed_forward(module.shared.feed_forward, 0.0, shares_input=True)  # type: ignore[arg-type]  # a SharedExpert
+                shared: FeedForward = module.shared.feed_forward  # type: ignore[assignment]  # a SharedExpert
+                yield _feed_forward(shared, 0.0, shares_input=True), shared
         elif isinstance(module, FeedForward) and id(module) not in in_mixture:
             shares = isinstance(block, ParallelBlock) and block.feed_forward_norm is None
-            yield _feed_forward(module, _dropout(parent), shares_input=shares)
+            yield _feed_forward(module, _dropout(parent), shares_input=shares), module
         elif isinstance(module, LayerNorm | RMSNorm) and id(module) not in in_attention:
-            yield NormPart(_norm_size(module), isinstance(module, RMSNorm))
+            yield NormPart(_norm_size(module), isinstance(module, RMSNorm)), module
 
 
 def is_attention(module: nn.Module) -> bool:
@@ -295,10 +318,3 @@ def _dropout(module: object) -> float:
 
 def _norm_size(module: nn.Module) -> int:
     return int(module.hidden_size)  # type: ignore[arg-type]  # both norms have it
-
-
-def _numel(shape: Sequence[int]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count

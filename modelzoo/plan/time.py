@@ -1,11 +1,12 @@
 """Time of a step and what bounds it: a roofline by kind of work, with what is done one after the other added up.
 
-Operations: 2 a value of a matrix and token in the forward, twice that in the backward, once more where it is computed again
-(Narayanan et al., 2021, appendix); attention 4 N H a pair of tokens, half of that where it is causal, and 2.5 times in the fused
-backward, which computes the scores again (Dao, 2023, section 2). Elementwise work is bound by memory: the bytes that each operation
-reads and writes, counted for the eager operations of `modelzoo.layers`; compiled, an operation between matrix products reads its
-inputs and writes its outputs once. The update reads 16 and writes 12 bytes a parameter (fused AdamW), clipping reads 4. Putting
-parameters together and taking gradients apart reads and writes 16 bytes a parameter and micro-batch.
+Operations: 2 a value of a matrix and token in the forward, twice that in the backward (less where values are frozen, see
+`modelzoo.plan.backward`), once more where it is computed again (Narayanan et al., 2021, appendix); attention 4 N H a pair of
+tokens, half of that where it is causal, and 2.5 times in the fused backward, which computes the scores again (Dao, 2023, section
+2). Elementwise work is bound by memory: the bytes that each operation reads and writes, counted for the eager operations of
+`modelzoo.layers`; compiled, an operation between matrix products reads its inputs and writes its outputs once. The update reads 16
+and writes 12 bytes a parameter (fused AdamW), clipping reads 4. Putting parameters together and taking gradients apart reads and
+writes 16 bytes a parameter and micro-batch.
 
 An accelerator exchanges beside its computing, so that the longer of both is the step, and the first gather and the last reduction
 of a block stand alone; the exchanges of CPU ranks share its cores and are added. A disk tier works beside the forward and beside
@@ -190,8 +191,9 @@ def _add(
     total: _Work, unit: UnitParts, work: Workload, sizes: tuple[float, float, float], again: tuple[float, float], tensor: int
 ) -> None:
     tokens, queries, pairs = sizes
+    runs = any(back.is_reached for back in unit.backward)  # what has no backward is not computed again
     keeps_attention = work.recompute == "selective" or work.recompute.startswith("products")
-    for part in unit.parts:
+    for part, back in zip(unit.parts, unit.backward, strict=True):
         products = attention = moved = 0.0
         size = work.value_bytes
         if isinstance(part, AttentionPart):
@@ -216,9 +218,10 @@ def _add(
             moved = size * queries * part.top_k * (5 * part.intermediate_size / tensor + 4 * part.hidden_size)
         elif isinstance(part, NormPart):
             moved = queries * part.size * _norm_bytes(part, work)
-        total.products += products * (3.0 + again[0])
-        total.attention += attention * (3.5 + (0.0 if keeps_attention else again[1]))
-        total.moved += moved * (3.0 + again[1])
+        rank = 2.0 * queries * (back.low_rank[0] * (1.0 + runs * again[0]) + back.low_rank[1]) / tensor
+        total.products += products * (1.0 + back.products + runs * again[0]) + rank
+        total.attention += attention * (1.0 + 2.5 * back.attends + (0.0 if keeps_attention else runs * again[1]))
+        total.moved += moved * (1.0 + 2.0 * back.is_reached + runs * again[1])
 
 
 def _norm_bytes(part: NormPart, work: Workload) -> int:
@@ -235,6 +238,6 @@ def _add_scores(total: _Work, model: ModelParts, work: Workload, targets: float,
         return
     scored = targets * (MASKED_SHARE if model.task == "masked_lm" else 1.0)
     words = model.vocab_size / tensor
-    total.products += 6.0 * scored * model.table_size * words
+    total.products += 2.0 * scored * model.table_size * words * (1 + sum(model.trains_scores))
     # scores, float32 copies, log-softmax, and the same way back: 6 passes in float32 and 3 in the compute dtype
     total.moved += scored * words * (24 + 3 * work.value_bytes)
