@@ -1,12 +1,13 @@
 """Putting a change of low rank into the weights that it changes."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
-from modelzoo.adapters.attach import Adaptable, adapter_of, low_rank_parts, remove_adapter
+from modelzoo.adapters.attach import adapter_of, low_rank_parts, remove_adapter
 from modelzoo.adapters.lora import LowRankTable
+from modelzoo.adapters.untie import is_tied, untie
 from modelzoo.errors import ConfigError
 from modelzoo.sharded import is_sharded
 
@@ -19,17 +20,20 @@ _NO_CHANGES = {
 
 
 @torch.no_grad()
-def merge_adapter(model: nn.Module) -> None:
+def merge_adapter(model: nn.Module, *, untied: bool = False) -> None:
     """Put a model's adapter into its weights, in place: a plain model of the same outputs, all of it trainable again.
 
     Sums are taken in float32 and rounded once to the weights' own dtype.
 
     Args:
         model: With an adapter, plain (not sharded).
+        untied: Whether a table that scores the vocabulary as well becomes two, of which the one that is looked up changes
+            (tie_word_embeddings false).
 
     Raises:
         ConfigError: It has none, is sharded, is no change of weights (prompt, prefix), or a table changes that scores the
-            vocabulary as well: an adapter changes what is looked up alone, and one table cannot hold both.
+            vocabulary as well: an adapter changes what is looked up alone, and one table cannot hold both. With `untied`, nothing
+            is tied.
     """
     config = adapter_of(model)
     if config is None:
@@ -40,13 +44,13 @@ def merge_adapter(model: nn.Module) -> None:
     if any(is_sharded(parameter) for parameter in model.parameters()):
         raise ConfigError(f"{type(model).__name__} is sharded; save the adapter, load it on one process and merge it there")
     parts = dict(low_rank_parts(model))
-    facts = cast(Adaptable, model).facts()
-    is_tied = bool(facts.values.get("tie_word_embeddings", False)) and facts.task in ("causal_lm", "seq2seq_lm", "masked_lm")
+    if untied:
+        untie(model)
     tables = [name for name, part in parts.items() if isinstance(part, LowRankTable) and name.rpartition(".")[2] == "token"]
-    if tables and is_tied:
+    if tables and is_tied(model):
         raise ConfigError(
             f"{tables[0]}: the table also scores the vocabulary (tie_word_embeddings), and its change holds for what is looked up "
-            "alone; keep the adapter as it is, or train one without this target"
+            "alone; write two tables with --untie (untied=True in Python), or keep the adapter beside its base"
         )
     for name, part in parts.items():
         module: Any = model.get_submodule(name)

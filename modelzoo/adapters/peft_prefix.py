@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo.adapters.peft_prompts import PROMPT_TENSOR, config_problems
-from modelzoo.adapters.prefix import Prefix, find_stack, new_prefix, projected
+from modelzoo.adapters.prefix import Prefix, find_stack, new_prefix, projected, sizes_of
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import ConfigError
 from modelzoo.hub.files import shown
@@ -72,24 +72,24 @@ def place_prefix(
         name, stack = find_stack(model)
     except ConfigError as error:
         return "", None, None, [str(error)]
-    part = new_prefix(stack, values["num_virtual_tokens"])
-    blocks, pairs, width = part.num_layers, values["num_layers"], part.num_heads * part.head_size
+    blocks, num_heads, head_size = sizes_of(stack)
+    count, pairs, width = values["num_virtual_tokens"], values["num_layers"], num_heads * head_size
     given = tensors.get(PROMPT_TENSOR)
     found = "nothing" if given is None else list(given.shape)
     if task == "seq2seq_lm" and values.get("num_transformer_submodules") not in (None, 2):
         return name, None, None, ["num_transformer_submodules: expected 2 for an encoder-decoder, found 1"]
     is_counted_round = task == "seq2seq_lm" and pairs >= blocks
-    wanted = [part.num_tokens, 2 * (pairs if is_counted_round else blocks) * width]
+    wanted = [count, 2 * (pairs if is_counted_round else blocks) * width]
     if given is None or found != wanted:
         return name, None, None, [f"{PROMPT_TENSOR}: expected {wanted}, found {found}"]
     heads = (values["token_dim"], values["num_attention_heads"])
-    if heads != (width, part.num_heads):
-        what = f"token_dim, num_attention_heads: expected {width}, {part.num_heads}"
+    if heads != (width, num_heads):
+        what = f"token_dim, num_attention_heads: expected {width}, {num_heads}"
         return name, None, None, [f"{what} as the blocks' keys have, found {heads[0]}, {heads[1]}"]
     if is_counted_round:
         chosen = torch.tensor([2 * block % pairs for block in range(blocks)])
-        given = given.view(part.num_tokens, pairs, 2 * width).index_select(1, chosen).flatten(1)
-    return name, part, given.contiguous(), []
+        given = given.view(count, pairs, 2 * width).index_select(1, chosen).flatten(1)
+    return name, new_prefix(stack, count), given.contiguous(), []
 
 
 def prefix_config(values: Mapping[str, Any], own: Mapping[str, Any] | None, parts: tuple[str, ...]) -> AdapterConfig:

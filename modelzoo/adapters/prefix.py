@@ -17,7 +17,7 @@ from modelzoo.errors import ConfigError
 from modelzoo.layers import Attention, Decoder, Encoder
 from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
 
-__all__ = ["Prefix", "find_stack", "new_prefix", "prefix_of", "projected", "require_prefix"]
+__all__ = ["Prefix", "find_stack", "new_prefix", "prefix_of", "projected", "require_prefix", "sizes_of"]
 
 _DECODERS = ("gpt2", "gptj", "llama", "mistral", "mixtral", "opt", "qwen2", "qwen2_moe", "qwen3")
 _RUN_IN_PEFT: Mapping[str, tuple[str, ...]] = {
@@ -122,19 +122,18 @@ def find_stack(model: nn.Module) -> tuple[str, Decoder | Encoder]:
     raise ConfigError(f"adapter.method=prefix: {type(model).__name__} has no stack of blocks; use lora")
 
 
+def sizes_of(stack: Decoder | Encoder) -> tuple[int, int, int]:
+    """Return the blocks of a stack, and the key/value heads and their size in each."""
+    attentions = [next(each for each in block.modules() if isinstance(each, Attention)) for block in stack.layers]
+    found = {(each.num_key_value_heads, each.head_size) for each in attentions}
+    assert len(found) == 1
+    return (len(attentions), *found.pop())
+
+
 def new_prefix(stack: Decoder | Encoder, num_tokens: int, *, is_projected: bool = False) -> Prefix:
     """Return a new prefix for a stack, on the device of its values."""
-    attentions = [next(each for each in block.modules() if isinstance(each, Attention)) for block in stack.layers]
-    first = attentions[0]
-    assert all((each.num_key_value_heads, each.head_size) == (first.num_key_value_heads, first.head_size) for each in attentions)
-    return Prefix(
-        num_tokens,
-        len(attentions),
-        first.num_key_value_heads,
-        first.head_size,
-        is_projected=is_projected,
-        device=first.key.weight.device,
-    )
+    device = next(stack.parameters()).device
+    return Prefix(num_tokens, *sizes_of(stack), is_projected=is_projected, device=device)
 
 
 def require_prefix(model: nn.Module, family: str, task: str, config: AdapterConfig) -> None:

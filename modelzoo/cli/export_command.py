@@ -25,12 +25,16 @@ def export(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with transformers, and write the figures into the card.")
     ] = False,
+    untie: Annotated[
+        bool, typer.Option("--untie", help="With --to merged: two tables where one looked up and scored the vocabulary.")
+    ] = False,
 ) -> None:
     """Write a run's result as a folder of its own: weights, tokenizer, card; say which programs take it.
 
     modelzoo export runs/bert-boolq-001 my-boolq --verify
 
-    An adapter is exported as it is with --to peft, or with --to merged as a plain model, summed in float32.
+    An adapter is exported as it is with --to peft, or with --to merged as a plain model, summed in float32. Where it changes a
+    token table that is also the head, --untie writes two tables.
     """
     source = _source(run)
     is_adapter = (source / "adapter_config.json").is_file()
@@ -40,7 +44,9 @@ def export(
         raise ConfigError(f"{asked}{source} is {found}; use {choice}")
     if verify and to == "peft":
         raise ConfigError("--verify compares with transformers, which loads no adapter by itself; use --to merged --verify")
-    _write(source, target, to)
+    if untie and to != "merged":
+        raise ConfigError("--untie writes a merged adapter's table apart from its head; use --to merged --untie, or leave it out")
+    _write(source, target, to, untied=untie)
     if verify:
         _verify(target)
     config = json.loads((target / "config.json").read_text(encoding="utf-8"))
@@ -71,7 +77,7 @@ def _source(run: str) -> Path:
     return source
 
 
-def _write(source: Path, target: Path, to: str) -> None:
+def _write(source: Path, target: Path, to: str, *, untied: bool) -> None:
     """Write the folder, all of it or nothing.
 
     Raises:
@@ -85,7 +91,7 @@ def _write(source: Path, target: Path, to: str) -> None:
     if to == "merged":
         from modelzoo.models.adapted import write_merged
 
-        write_merged(source, target)
+        write_merged(source, target, untied=untied)
     elif to == "peft":
         from modelzoo.models.adapted import write_peft
 

@@ -33,6 +33,7 @@ def write_merged(
     target: str | os.PathLike[str],
     *,
     dtype: torch.dtype | None = None,
+    untied: bool = False,
     overwrite: bool = False,
 ) -> Path:
     """Write an adapter and its base as one plain model folder.
@@ -43,6 +44,7 @@ def write_merged(
         folder: Of the adapter.
         target: As of `Model.save_pretrained`, and so are the others.
         dtype: Of the file; None for that of the base's files.
+        untied: Whether a table that scores the vocabulary as well is written as two, as of `merge_adapter`.
         overwrite: Whether an existing folder is replaced.
 
     Returns:
@@ -56,7 +58,7 @@ def write_merged(
     place = _adapter_folder(folder)
     model = from_pretrained(place)
     stored = next(parameter.dtype for name, parameter in model.named_parameters() if not parameter.requires_grad)
-    merge_adapter(model)
+    merge_adapter(model, untied=untied)
     model.source_folder = tokenizer_folder(place, model)
     return model.save_pretrained(target, dtype=dtype or stored, overwrite=overwrite)
 
