@@ -57,9 +57,9 @@ class MemoryConfig(Section):
     """How much of each tier a process may fill, and when the optimizer works."""
 
     device: Size = None
-    """Bytes of the accelerator for the model, its gradients, moments and activations; null is all. Without one, host counts."""
+    """Bytes of an accelerator for the model, its states and activations; null and auto are what is free less a margin."""
     host: Size = None
-    """Bytes of the host's memory for the same; null is all, auto what is free less a margin."""
+    """Bytes of the host for the same, or for what lives below an accelerator; null is all, auto what is free less a margin."""
     disk: DiskConfig = DiskConfig()
     placement: Literal["plan", "static"] = "plan"
     """Who decides where a block's values live: plan keeps what costs most traffic, static fills the tiers in forward order."""

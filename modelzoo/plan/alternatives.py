@@ -96,6 +96,9 @@ def _candidates(settings: RunSettings, plan: Plan, machine: Machine, disk: str) 
         budget = f"{int(DISK_SHARE * machine.host_memory / 2**20)}MiB"
         home: Changes = {"memory.host": budget, "memory.disk.path": disk}
         tiers += [home, {**home, "memory.optimizer_update": "deferred"}]
+    if not is_host and not settings.memory.is_used and plan.memory_problems:
+        below: Changes = {"memory.device": "auto", "memory.optimizer_update": "deferred"}
+        tiers += [below, {**below, "memory.disk.path": disk}]
     for tier in tiers:
         for level in levels:
             for how in again:

@@ -3,7 +3,8 @@
 Rates are what can be reached, not what a data sheet says. Of the known accelerators the matrix products are the best of public
 sweeps over shapes (gpu_benchmark's table after Bekman's mamf-finder: 792.1 of 989.4 Tflop/s on an H100 SXM, 267.9 of 312 on an A100
 SXM), attention is FlashAttention-2's share of the peak (0.35 on an H100: Shah et al., 2024, abstract; 0.5 on an A100, the lower end
-of Dao, 2023, abstract), memory runs at 0.9 of its bandwidth (STREAM triad), and links at 0.8 (large rings of NCCL).
+of Dao, 2023, abstract), memory runs at 0.9 of its bandwidth (STREAM triad), and links at 0.8 (large rings of NCCL; PCI Express 5.0,
+4.0 of an A100, between device and host).
 A power limit slows matrix products and attention by (limit / rated) ** 0.45: the exponent between the same table's H100 at 700 W
 and at 350 W (PCIe: 499.5 Tflop/s on 114 of 132 multiprocessors).
 """
@@ -21,7 +22,7 @@ import yaml
 
 from modelzoo.errors import ConfigError, closest, listing
 from modelzoo.quantities import counted
-from modelzoo.runtime.memory import resident_bytes, total_bytes
+from modelzoo.runtime.memory import CONTEXT_BYTES, resident_bytes, total_bytes
 
 __all__ = ["KNOWN", "Machine", "find_machine", "parse_amount"]
 
@@ -52,6 +53,10 @@ class Machine:
     """Of the memory that a rank computes in."""
     link_bandwidth: float
     """Between ranks."""
+    bus_bandwidth: float = 20e9
+    """Between an accelerator and its host, in each direction: what PCI Express 4.0 x 16 reaches (of 31.5e9)."""
+    host_bandwidth: float = 60e9
+    """Of the host's memory below an accelerator, for the part of it that one rank has: there blocks are updated."""
     first_touch: float = 2.5e9
     """Of memory that the system hands out for the first time: it clears each page; an ordinary server's core."""
     disk_read: float
@@ -60,7 +65,7 @@ class Machine:
     """Free on the disk; None where it is not known."""
     program_bytes: int = 350 * 2**20
     """What a process takes on the host before there is a model: Python, torch and the data."""
-    context_bytes: int = 600 * 2**20
+    context_bytes: int = CONTEXT_BYTES
     """What the driver takes of an accelerator beside what torch allocates."""
     overlaps: bool = True
     """Whether exchanges and disk run beside the computing; the exchanges of CPU ranks share its cores."""
@@ -78,7 +83,7 @@ class Machine:
 
 def _accelerator(
     name: str, *, memory: float, peak: float, reached: float, float32: float, attention: float, bandwidth: float, link: float,
-    power: float = 1.0,
+    bus: float = 63e9, power: float = 1.0,
 ) -> Machine:  # fmt: skip
     """Build a known accelerator from its data sheet, its measured matrix products and its power limit."""
     slowed = power**POWER_EXPONENT
@@ -91,6 +96,7 @@ def _accelerator(
         attention_flops=attention * peak * slowed,
         memory_bandwidth=MEMORY_SHARE * bandwidth,
         link_bandwidth=LINK_SHARE * link,
+        bus_bandwidth=LINK_SHARE * bus,
         disk_read=3e9,
         disk_write=1.5e9,
         program_bytes=3 * 2**30,
@@ -101,9 +107,9 @@ KNOWN: Mapping[str, Machine] = {
     machine.name: machine
     for machine in (
         _accelerator("a100-40gb", memory=39.4 * 2**30, peak=312e12, reached=267.9e12, float32=19.5e12, attention=0.5,
-                     bandwidth=1.555e12, link=300e9),
+                     bandwidth=1.555e12, link=300e9, bus=31.5e9),
         _accelerator("a100-80gb", memory=79.2 * 2**30, peak=312e12, reached=267.9e12, float32=19.5e12, attention=0.5,
-                     bandwidth=2.039e12, link=300e9),
+                     bandwidth=2.039e12, link=300e9, bus=31.5e9),
         _accelerator("h100-80gb", memory=79.1 * 2**30, peak=989.4e12, reached=792.1e12, float32=66.9e12, attention=0.35,
                      bandwidth=3.35e12, link=450e9),
         _accelerator("h100-96gb-500w", memory=95.0 * 2**30, peak=989.4e12, reached=792.1e12, float32=66.9e12, attention=0.35,

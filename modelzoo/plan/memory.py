@@ -11,38 +11,29 @@ the peak is the largest of
     the evaluation       scores of its tokens
 
 Working copies are `fully_shard`'s: a block put together, the next one as it came and as it is laid out, and what
-is in no block all the time (ZeRO 3); below level 3 everything. With tiers it is the formula of `place_units`.
+is in no block all the time (ZeRO 3); below level 3 everything. With tiers it is the formula of `place_units`, below an accelerator
+that of `place_below_device`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from modelzoo.config import MemoryConfig
-from modelzoo.config.memory import parse_size
-from modelzoo.errors import ConfigError
 from modelzoo.plan.activations import UnitActivations, head_activations, unit_activations
 from modelzoo.plan.layout import Cut
+from modelzoo.plan.line import Line
 from modelzoo.plan.machine import Machine
 from modelzoo.plan.parts import ModelParts
+from modelzoo.plan.tier_memory import host_lines, place, tier_lines
 from modelzoo.plan.workload import Workload
 from modelzoo.quantities import counted
 from modelzoo.runtime.checkpoints.publish import readable_size
-from modelzoo.runtime.tiers.placement import Placement, When, place_units
+from modelzoo.runtime.tiers.placement import Placement, When
 
-__all__ = ["Line", "MemoryPlan", "Moment", "plan_memory"]
+__all__ = ["MemoryPlan", "Moment", "plan_memory"]
 
 HEAP_SLACK = 64 * 2**20
 """Bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What one thing takes in a tier when that tier is fullest."""
-
-    name: str
-    size_bytes: int
-    how: str
-    """Formula with its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +67,8 @@ class MemoryPlan:
     """When the tiers' values are updated."""
     gives_back: bool = False
     """Whether every large tensor's memory goes back to the system with it, so that a budget holds."""
+    is_below_device: bool = False
+    """Whether the tiers are the host's memory and the disk below an accelerator."""
 
     def peak(self, tier: str) -> int:
         """Bytes of a tier at its fullest."""
@@ -97,7 +90,8 @@ def plan_memory(
     """
     blocks = unit_activations(model, work, tensor=cut.tensor)
     ends = head_activations(model, work, tensor=cut.tensor)
-    uses_tiers = memory.is_used and machine.kind == "host"
+    uses_tiers = memory.is_used
+    is_below_device = uses_tiers and machine.kind == "cuda"
     uses_mesh = cut.config.data_replicate * cut.shard * cut.tensor > 1 or work.precision != "float32" or uses_tiers
     # what a block's gradients take on their way is part of what the tiers' placement counts
     moments = _moments(model, work, cut, blocks, ends, uses_mesh and not uses_tiers, evaluation_tokens)
@@ -110,23 +104,25 @@ def plan_memory(
     problems: list[str] = []
     placement = None
     if uses_tiers:
-        placement, found = _place(model, cut, memory, machine, passing + beside, problems)
-        lines += _tier_lines(model, cut, placement, memory, found)
+        placement, found = place(model, cut, memory, machine, passing + beside, problems)
+        lines += tier_lines(model, cut, placement, memory, found, machine.tier)
     else:
         lines += _plain_lines(model, work, cut, moment, uses_mesh)
-        if memory.is_used:
-            problems.append("memory: tiers below an accelerator are not built yet; remove the section, or use more ranks")
     lines += _passing_lines(moment, blocks, work)
     smallest = sum(line.size_bytes for line in lines)
     if placement is not None:
         smallest = placement.smallest_bytes + passing + beside
     tiers = {machine.tier: tuple(line for line in lines if line.size_bytes)}
     if machine.kind == "cuda":
-        tiers["host"] = (Line("program", machine.program_bytes, "Python, torch, the driver and the tokenized data"),)
+        program = Line("program", machine.program_bytes, "Python, torch, the driver and the tokenized data")
+        tiers["host"] = (program, *(host_lines(model, cut, placement) if placement is not None else ()))
     if placement is not None and placement.disk_bytes:
         tiers["disk"] = (Line("states", placement.disk_bytes, "values of blocks that are not in memory, one file a block"),)
     gives_back = uses_tiers and (memory.host is not None or memory.device is not None)
-    return MemoryPlan(tiers, moment.name, smallest, placement, tuple(problems), memory.optimizer_update, gives_back)
+    gives_back = gives_back and not is_below_device
+    return MemoryPlan(
+        tiers, moment.name, smallest, placement, tuple(problems), memory.optimizer_update, gives_back, is_below_device
+    )
 
 
 def _program(machine: Machine) -> int:
@@ -210,53 +206,3 @@ def _passing_lines(moment: Moment, blocks: Sequence[UnitActivations], work: Work
         Line("logits", moment.scores, "what the loss keeps and holds for a moment"),
         Line("workspace", moment.workspace, "gradients of the widest activations, and of a block on their way to other ranks"),
     ]
-
-
-def _place(
-    model: ModelParts, cut: Cut, memory: MemoryConfig, machine: Machine, reserved: int, problems: list[str]
-) -> tuple[Placement, int | None]:
-    """Return where values live under the recipe's budget; a budget that is too small is a problem, and the least one is planned."""
-    text = memory.host if memory.host is not None else memory.device
-    total = machine.host_memory
-    budget = None if text is None else int(0.85 * total) if text == "auto" else parse_size(text, total)
-    sizes = [cut.tier_sizes(unit) for unit in model.units]
-    room = None if budget is None else max(budget - reserved, 0)
-
-    def place(room: int | None) -> Placement:
-        return place_units(
-            sizes,
-            budget_bytes=room,
-            has_disk=memory.disk.path is not None,
-            slots=memory.slots,
-            how=memory.placement,
-            when=memory.optimizer_update,
-            ranks=cut.shard * cut.config.data_replicate,
-        )
-
-    try:
-        return place(room), budget
-    except ConfigError as error:
-        problems.append(str(error))
-        return place(place(None).smallest_bytes), budget
-
-
-def _tier_lines(model: ModelParts, cut: Cut, placement: Placement, memory: MemoryConfig, budget: int | None) -> list[Line]:
-    sizes = [cut.tier_sizes(unit) for unit in model.units]
-    in_memory = dict.fromkeys(("parameters", "gradients", "exp_avg", "exp_avg_sq"), 0)
-    for size, homes in zip(sizes, placement.homes, strict=True):
-        for kind, home in homes.items():
-            takes = size.shard if kind == "parameters" else size.trained and size.shard
-            in_memory[kind] += 4 * takes if home == "memory" else 0
-    if memory.optimizer_update == "in_backward":
-        in_memory["gradients"] = 0
-    under = "no limit" if budget is None else f"under {readable_size(budget)}"
-    lines = [
-        Line("parameters", in_memory["parameters"], f"of blocks whose home is memory, {under}"),
-        Line("gradients", in_memory["gradients"], "of blocks whose home is memory"),
-        Line("moments", in_memory["exp_avg"] + in_memory["exp_avg_sq"], "of blocks whose home is memory"),
-    ]
-    rest = placement.memory_bytes - sum(line.size_bytes for line in lines)
-    lines.append(
-        Line("working copies and slots", rest, f"blocks at work and their gradients, {memory.slots} slots, buffers of the update")
-    )
-    return lines

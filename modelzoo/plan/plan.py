@@ -6,8 +6,9 @@ from typing import Any
 
 from modelzoo.config import MemoryConfig, ParallelConfig, RunSettings
 from modelzoo.plan.layout import cut_of, resolve_for
+from modelzoo.plan.line import Line
 from modelzoo.plan.machine import Machine
-from modelzoo.plan.memory import Line, MemoryPlan, plan_memory
+from modelzoo.plan.memory import MemoryPlan, plan_memory
 from modelzoo.plan.parts import ModelParts
 from modelzoo.plan.time import TimePlan, plan_time
 from modelzoo.plan.traffic import TrafficPlan, plan_traffic
@@ -113,6 +114,7 @@ class Plan:
             "peak_moment": self.memory.peak_moment,
             "smallest_bytes": self.smallest_bytes,
             "sent_bytes": dict(self.traffic.between_ranks),
+            "bus_bytes_a_step": {pair: size for pair, size in self.traffic.by_pair.items() if "device" in pair},
             "disk_bytes_a_step": {"read": self.traffic.disk_read, "written": self.traffic.disk_written},
             "step_seconds": self.time.step,
             "seconds": dict(self.time.seconds),

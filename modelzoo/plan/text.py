@@ -97,6 +97,9 @@ def _movement(plan: Plan) -> list[str]:
     lines = [f"sent     {', '.join(rows) or 'nothing'} a step by a rank"]
     if plan.traffic.disk_read or plan.traffic.disk_written:
         lines.append(f"disk     {_size(plan.traffic.disk_read)} read, {_size(plan.traffic.disk_written)} written a step")
+    pairs = plan.traffic.by_pair
+    if plan.traffic.bus:
+        lines.append(f"bus      {_size(pairs['host>device'])} up to the device, {_size(pairs['device>host'])} down a step")
     return lines
 
 

@@ -35,16 +35,16 @@ class TimePlan:
     """Seconds of a step."""
 
     seconds: Mapping[str, float]
-    """By kind: compute, attention, memory, pages, optimizer, communication, disk."""
+    """By kind: compute, attention, memory, pages, optimizer, communication, bus, disk."""
     step: float
     bound: str
-    """compute, memory, communication or disk."""
+    """compute, memory, communication, bus or disk."""
     operations: float
     """Of a rank's step, computed again included."""
     how: Mapping[str, str]
     """Formula of each kind, with its numbers."""
     stall: float = 0.0
-    """Seconds of the step in which the model waits for a disk tier."""
+    """Seconds of the step in which the model waits for a lower tier."""
 
 
 @dataclass(slots=True)
@@ -67,6 +67,7 @@ def plan_time(model: ModelParts, work: Workload, cut: Cut, traffic: TrafficPlan,
     """
     total = _step_work(model, work, cut)
     held = sum(cut.trained(unit) for unit in model.units)
+    below = _updated_below(model, cut, memory)
     whole = sum(cut.whole(unit) for unit in model.units)
     is_cut = cut.shard * cut.config.data_replicate > 1 or work.precision != "float32" or memory.placement is not None
     # with tiers a block is put together twice
@@ -78,14 +79,15 @@ def plan_time(model: ModelParts, work: Workload, cut: Cut, traffic: TrafficPlan,
         "attention": total.attention / min(machine.attention_flops, rate),
         "memory": (total.moved + rebuilt) / machine.memory_bandwidth,
         "pages": fresh / machine.first_touch,
-        "optimizer": 32.0 * held / machine.memory_bandwidth,
+        "optimizer": 32.0 * (held - below) / machine.memory_bandwidth + 32.0 * below / machine.host_bandwidth,
         "communication": traffic.sent / machine.link_bandwidth,
+        "bus": sum(_bus_seconds(traffic, phase, machine) for phase in traffic.bus),
         "disk": sum(_disk_seconds(traffic, phase, machine) for phase in traffic.disk),
     }
     computing = sum(seconds[name] for name in ("compute", "attention", "memory", "pages"))
     exchanged, optimizer = seconds["communication"], seconds["optimizer"]
-    if traffic.disk:
-        step = _step_with_disk(model, work, traffic, memory, machine, computing + exchanged, optimizer)
+    if traffic.disk or traffic.bus:
+        step = _step_with_tiers(model, work, traffic, memory, machine, computing + exchanged, optimizer)
     elif machine.overlaps:
         step = max(computing + optimizer + exchanged / max(len(model.blocks), 1), exchanged)
     else:
@@ -94,19 +96,24 @@ def plan_time(model: ModelParts, work: Workload, cut: Cut, traffic: TrafficPlan,
         "compute": seconds["compute"] + seconds["attention"],
         "memory": seconds["memory"] + seconds["pages"] + optimizer,
         "communication": exchanged,
+        "bus": seconds["bus"],
         "disk": seconds["disk"],
     }
+    pairs = traffic.by_pair
     how = {
         "compute": f"{total.products:.3g} operations / {rate:.3g} a second ({work.precision})",
         "attention": f"{total.attention:.3g} operations / {machine.attention_flops:.3g} a second",
         "memory": f"{total.moved + rebuilt:.3g} bytes of elementwise work and copies / {machine.memory_bandwidth:.3g} a second",
         "pages": f"{fresh:.3g} bytes that are asked of the system anew, for a budget / {machine.first_touch:.3g} a second",
-        "optimizer": f"{held:,} values x 32 bytes / {machine.memory_bandwidth:.3g} a second",
+        "optimizer": f"{held - below:,} values x 32 bytes / {machine.memory_bandwidth:.3g} a second"
+        + (f" + {below:,} on the host / {machine.host_bandwidth:.3g}" if below else ""),
+        "bus": f"{pairs.get('host>device', 0):,} bytes up and {pairs.get('device>host', 0):,} down, at once in the backward / "
+        f"{machine.bus_bandwidth:.3g} a second",
         "communication": f"{traffic.sent:,} bytes sent / {machine.link_bandwidth:.3g} a second",
         "disk": f"{traffic.disk_read:,} bytes read / {machine.disk_read:.3g} + {traffic.disk_written:,} written / "
         f"{machine.disk_write:.3g} a second",
     }
-    stall = max(step - computing - exchanged - optimizer, 0.0) if traffic.disk else 0.0
+    stall = max(step - computing - exchanged - optimizer, 0.0) if traffic.disk or traffic.bus else 0.0
     return TimePlan(seconds, step, max(groups, key=lambda name: groups[name]), total.products + total.attention, how, stall)
 
 
@@ -116,7 +123,20 @@ def _disk_seconds(traffic: TrafficPlan, phase: str, machine: Machine) -> float:
     return read / machine.disk_read + written / machine.disk_write
 
 
-def _step_with_disk(
+def _bus_seconds(traffic: TrafficPlan, phase: str, machine: Machine) -> float:
+    """Return how long the way between an accelerator and its host is busy in a phase; it goes both ways at once."""
+    return max(traffic.bus.get(phase, (0, 0))) / machine.bus_bandwidth
+
+
+def _updated_below(model: ModelParts, cut: Cut, memory: MemoryPlan) -> int:
+    """Return the trained values that are updated on the host below an accelerator."""
+    if memory.placement is None or not memory.is_below_device:
+        return 0
+    units = zip(model.units, memory.placement.homes, strict=True)
+    return sum(cut.trained(unit) for unit, homes in units if homes["parameters"] != "memory")
+
+
+def _step_with_tiers(
     model: ModelParts,
     work: Workload,
     traffic: TrafficPlan,
@@ -125,17 +145,19 @@ def _step_with_disk(
     computing: float,
     optimizer: float,
 ) -> float:
-    """Return the length of a step whose forward and backward each run beside the disk, and whose update may run alone.
+    """Return the length of a step whose forward and backward each run beside the tiers, and whose update may run alone.
 
-    The threads that move values also update them, so the update belongs to their side. The first unit of each phase is waited for.
+    The threads that move values from the disk also update them, so the update belongs to their side; the way up to an accelerator
+    and down from it is beside both. The first unit of each phase is waited for.
     """
     again = [products for products, _ in _computed_again(work, len(model.blocks))]
     forward = computing / (3.0 + sum(again) / max(len(again), 1))
     moving = {phase: _disk_seconds(traffic, phase, machine) for phase in ("forward", "backward", "update")}
     where = {"deferred": "forward", "in_backward": "backward", "step": "update"}[memory.when]
     moving[where] += optimizer
+    moving = {phase: max(seconds, _bus_seconds(traffic, phase, machine)) for phase, seconds in moving.items()}
     placement = memory.placement
-    away = sum("disk" in homes.values() for homes in placement.homes) if placement is not None else 0
+    away = sum(set(homes.values()) != {"memory"} for homes in placement.homes) if placement is not None else 0
     first = (moving["forward"] + moving["backward"]) / max(away, 1)
     return max(forward, moving["forward"]) + max(computing - forward, moving["backward"]) + moving["update"] + first
 

@@ -9,12 +9,12 @@ replicas and a micro-batches (Rajbhandari et al., 2020, section 7, for `fully_sh
     tensor      2 (t - 1) / t of 4 sums a block (two in each direction) and 2 of embeddings and loss, of n D values
 
 Between tiers: what `place_units` says for one micro-batch; every further one reads the parameters that are on disk twice more, and
-writes the gradients and reads them once more. Inputs of blocks that wait on disk are written in the forward and read in the
-backward.
+writes the gradients and reads them once more. Below an accelerator parameters go up twice and gradients down once. Inputs of blocks
+that wait on disk are written in the forward and read in the backward.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from modelzoo.config.parallel import recomputed
 from modelzoo.plan.layout import Cut
@@ -34,6 +34,8 @@ class TrafficPlan:
     """Sent, by kind of exchange."""
     disk: Mapping[str, tuple[int, int]]
     """Read and written, by phase of a step: forward, backward, update."""
+    bus: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Copied up to an accelerator and down to its host, by phase."""
 
     @property
     def disk_read(self) -> int:
@@ -44,6 +46,15 @@ class TrafficPlan:
     def disk_written(self) -> int:
         """To the disk."""
         return sum(written for _, written in self.disk.values())
+
+    @property
+    def by_pair(self) -> dict[str, int]:
+        """Bytes between tiers, by pair."""
+        found = {"disk>host": self.disk_read, "host>disk": self.disk_written}
+        if self.bus:
+            found["host>device"] = sum(up for up, _ in self.bus.values())
+            found["device>host"] = sum(down for _, down in self.bus.values())
+        return found
 
     @property
     def sent(self) -> int:
@@ -73,7 +84,26 @@ def plan_traffic(model: ModelParts, work: Workload, cut: Cut, memory: MemoryPlan
         "replicate": 2 * 4 * (blocks + rest) // shard * (replicas - 1) // replicas,
         "tensor": _tensor(model, work, cut.tensor),
     }
-    return TrafficPlan({kind: size for kind, size in sent.items() if size}, _disk(model, work, cut, memory))
+    ranks = {kind: size for kind, size in sent.items() if size}
+    return TrafficPlan(ranks, _disk(model, work, cut, memory), _bus(model, work, cut, memory))
+
+
+def _bus(model: ModelParts, work: Workload, cut: Cut, memory: MemoryPlan) -> dict[str, tuple[int, int]]:
+    """Return bytes that go up to an accelerator and down from it, by phase: every micro-batch needs its blocks and has gradients.
+
+    Gradients of further micro-batches are added on the device, so that what is there already goes up as well.
+    """
+    placement, count = memory.placement, work.micro_batches
+    forward = backward = down = 0
+    for unit, homes in zip(model.units, placement.homes if placement is not None else (), strict=placement is not None):
+        if not memory.is_below_device or homes["parameters"] == "memory":
+            continue
+        size = 4 * cut.tier_sizes(unit).shard
+        gradients = size * any(unit.trained)
+        forward += count * size
+        backward += count * size * unit.is_block + (count - 1) * gradients
+        down += count * gradients
+    return {"forward": (forward, 0), "backward": (backward, down)} if forward else {}
 
 
 def _padded(cut: Cut, unit: object) -> int:

@@ -10,10 +10,20 @@ import torch
 
 from modelzoo.launch import place_of
 
-__all__ = ["SHARED_LARGE_BYTES", "free_bytes", "give_back_at_once", "limit_device", "resident_bytes", "total_bytes"]
+__all__ = [
+    "CONTEXT_BYTES",
+    "SHARED_LARGE_BYTES",
+    "free_bytes",
+    "give_back_at_once",
+    "limit_device",
+    "resident_bytes",
+    "total_bytes",
+]
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+CONTEXT_BYTES = 600 * 2**20
+"""What the driver takes of an accelerator for a process beside what torch allocates."""
 LARGE_BYTES = 128 * 2**10
 """glibc's own threshold before it raises it."""
 M_MMAP_THRESHOLD = -3
@@ -47,11 +57,11 @@ def limit_device(device: torch.device, size_bytes: int) -> None:
 
     Args:
         device: "cuda" with an index; nothing is done for others.
-        size_bytes: At most what it has.
+        size_bytes: At most what it has, the driver's part included.
     """
     if device.type == "cuda":
         total = torch.cuda.mem_get_info(device)[1]
-        torch.cuda.set_per_process_memory_fraction(min(size_bytes / total, 1.0), device)
+        torch.cuda.set_per_process_memory_fraction(min(max(size_bytes - CONTEXT_BYTES, 0) / total, 1.0), device)
 
 
 def _available() -> int | None:

@@ -1,7 +1,7 @@
 """What a prepared model holds on this rank, what its steps exchanged, and where their time went: measured, not estimated."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -46,18 +46,24 @@ class TierReport:
     read_bytes: dict[str, int]
     written_bytes: dict[str, int]
     waited_s: float
-    """Seconds in which the model waited for the disk or for an update."""
+    """Seconds in which the model waited for a lower tier or for an update."""
+    host_bytes: int = 0
+    """In the host's memory below an accelerator at its fullest."""
+    bus_bytes: dict[str, int] = field(default_factory=dict)
+    """Copied between an accelerator and its host, by direction."""
     timeline: tuple[str, ...] = ()
     """A picture of one of the first steps, line by line, where they were recorded."""
 
     def lines(self) -> list[str]:
         """Return it as lines of text."""
-        held_text = "  ".join(f"{name} {readable_size(count)}" for name, count in self.resident_bytes.items() if count)
-        total = sum(self.resident_bytes.values())
-        lines = [
-            f"memory   {readable_size(total)} of {readable_size(self.planned_bytes)} planned: {held_text}",
-            f"disk     {readable_size(self.disk_bytes)}, the model waited {1000 * self.waited_s:.1f} ms a step for it",
-        ]
+        here = {name: count for name, count in self.resident_bytes.items() if count and name != "host"}
+        held_text = "  ".join(f"{name} {readable_size(count)}" for name, count in here.items())
+        lines = [f"memory   {readable_size(sum(here.values()))} of {readable_size(self.planned_bytes)} planned: {held_text}"]
+        if self.bus_bytes:
+            moved = "  ".join(f"{pair} {readable_size(count)}" for pair, count in self.bus_bytes.items())
+            lines += [f"host     {readable_size(self.host_bytes)} at its fullest", f"copied   {moved} a step"]
+        waited = f"the model waited {1000 * self.waited_s:.1f} ms a step for a lower tier"
+        lines.append(f"disk     {readable_size(self.disk_bytes)}, {waited}")
         for doing, counts in (("read", self.read_bytes), ("written", self.written_bytes)):
             moved = "  ".join(f"{name} {readable_size(count)}" for name, count in counts.items() if count)
             lines.append(f"{doing:<8} {moved or 'nothing'} a step")
@@ -150,6 +156,8 @@ def _tiers(model: nn.Module, steps: int) -> TierReport | None:
         read_bytes={kind: count // steps for kind, count in tiers.traffic.read_bytes.items()},
         written_bytes={kind: count // steps for kind, count in tiers.traffic.written_bytes.items()},
         waited_s=tiers.waited_s / steps,
+        host_bytes=tiers.ledger.host_peak if tiers.link.is_apart else 0,
+        bus_bytes={pair: count // steps for pair, count in tiers.link.moved_bytes.items()},
         timeline=() if (timeline := timeline_of(tiers)) is None else tuple(timeline_lines(timeline)),
     )
 

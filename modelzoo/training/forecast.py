@@ -132,7 +132,7 @@ def planned_picture(plan: Plan | None, budget: int | None) -> dict[str, Any] | N
             }
             for tier, lines in plan.lines().items()
         },
-        "traffic": {"disk>host": plan.traffic.disk_read, "host>disk": plan.traffic.disk_written},
+        "traffic": plan.traffic.by_pair,
     }
 
 

@@ -20,7 +20,7 @@ from modelzoo.plan.activations import head_activations, unit_activations
 from modelzoo.plan.parts import ModelParts, read_parts
 from modelzoo.plan.workload import Workload, workload_of
 from modelzoo.runtime import World, prepare
-from modelzoo.runtime.memory import give_back_at_once, resident_bytes
+from modelzoo.runtime.memory import CONTEXT_BYTES, give_back_at_once, resident_bytes
 from modelzoo.training.step import Dataset
 
 __all__ = ["activation_bytes", "evaluation_bytes", "inputs_bytes", "rehearse", "reserved_bytes"]
@@ -33,7 +33,9 @@ itself uses: 30 steps of the demo with two evaluations grew by 12 MiB beside wha
 
 
 def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world: World, *, evaluated: Sequence[int] = ()) -> int:
-    """Return the bytes that the tiers must leave free on a process: what it takes already, and its largest micro-batch. Collective.
+    """Return the bytes that the tiers must leave free of the memory that a process computes in. Collective.
+
+    They are what it takes already (of an accelerator: what its driver takes), and its largest micro-batch.
 
     Args:
         settings: Of the run.
@@ -49,6 +51,9 @@ def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world:
         activation_bytes(parts, work, tensor=tensor),
         evaluation_bytes(parts, work, evaluated, settings.evaluation.batch_tokens, tensor=tensor),
     )
+    if world.device.type != "cpu":  # what the program takes of the host is read when the host's budget is shared out
+        rehearse(world)
+        return CONTEXT_BYTES + needed + SMALL_BYTES
     give_back_at_once()
     rehearse(world)
     return resident_bytes() + needed + SMALL_BYTES
@@ -132,7 +137,7 @@ def rehearse(world: World) -> None:
         model = prepare(_Rehearsal(), world, ParallelConfig(zero=3), for_tiers=True)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         for _ in range(2):
-            model(torch.zeros(2, 8, dtype=torch.long)).backward()
+            model(torch.zeros(2, 8, dtype=torch.long, device=world.device)).backward()
             optimizer.step()
             optimizer.zero_grad()
 

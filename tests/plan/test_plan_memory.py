@@ -182,9 +182,50 @@ def test_zero_auto_cuts_parameters_where_states_are_large() -> None:
     assert plan_run(settings(), bert(), large, ranks=4).layout.zero == 3
 
 
-def test_tiers_below_an_accelerator_are_said_not_to_be_built() -> None:
-    plan = plan_run(settings(memory=MemoryConfig(device="4GiB").model_dump()), bert(), KNOWN["a100-80gb"])
-    assert plan.problems == ("memory: tiers below an accelerator are not built yet; remove the section, or use more ranks",)
+def below_device(**memory: object) -> Plan:
+    train = {"clip_norm": None if memory.get("optimizer_update") == "in_backward" else 1.0}
+    wanted = {"memory": MemoryConfig(**memory).model_dump(), "parallel": {"recompute": "blocks"}, "train": train}
+    return plan_run(settings(**wanted), gpt(12, 1024), KNOWN["a100-40gb"])
+
+
+@pytest.mark.parametrize("when", ["deferred", "in_backward"])
+def test_below_an_accelerator_the_placement_of_the_runtime_is_planned(when: str) -> None:
+    plan = below_device(device="4GiB", host="16GiB", optimizer_update=when)
+    assert plan.fits
+    placement, model = plan.memory.placement, plan.model
+    assert placement is not None
+    assert 0.9 * 4 * 2**30 < plan.peak_bytes <= 4 * 2**30
+    below = [unit for unit, homes in zip(model.units, placement.homes, strict=True) if homes["parameters"] == "host"]
+    assert 0 < len(below) < len(model.units)
+    size = sum(unit.numel for unit in below)
+    host = {line.name: line.size_bytes for line in plan.lines()["host"]}
+    assert host["parameters"] == pytest.approx(4 * size, rel=0.01)
+    assert host["moments"] == 2 * host["parameters"]
+    assert host.get("gradients", 0) == (0 if when == "in_backward" else host["parameters"])
+    pairs = plan.traffic.by_pair
+    assert pairs["device>host"] == host["parameters"]
+    assert pairs["host>device"] == pytest.approx(sum(4 * unit.numel * (1 + unit.is_block) for unit in below), rel=0.01)
+    machine = plan.machine
+    assert plan.time.seconds["bus"] >= pairs["host>device"] / machine.bus_bandwidth * 0.99
+    assert plan.time.seconds["optimizer"] > 32 * size / machine.host_bandwidth
+
+
+def test_what_fits_neither_device_nor_host_goes_to_disk_or_is_refused() -> None:
+    assert "memory.host: " in below_device(device="3GiB", host="4GiB").problems[0]
+    plan = below_device(device="3GiB", host="4GiB", disk={"path": "tiers"})
+    assert plan.fits
+    assert plan.memory.peak("host") <= 4 * 2**30
+    assert plan.memory.peak("disk") > 0
+    assert plan.traffic.disk_read > 0
+
+
+def test_a_device_that_is_too_small_is_offered_its_host() -> None:
+    machine = find_machine("a100-40gb", device_memory=6 * 2**30)
+    wanted, model = settings(), gpt(24, 1024)
+    plan = plan_run(wanted, model, machine)
+    assert not plan.fits
+    texts = [each.text for each in find_alternatives(wanted, model, machine, plan)]
+    assert any("memory.device=auto" in text for text in texts), texts
 
 
 def test_auto_recomputes_the_fewest_blocks_that_fit() -> None:

@@ -148,7 +148,7 @@ def load_checkpoint(
             load_optimizer_state(model, optimizer, reader.specs("optimizer"), reader.of("optimizer"))
         _restore_generators(reader, world)
 
-    raise_together(world, _attempt(load))
+    raise_together(world, _attempt(lambda: _named(path, load)))
     return loaded
 
 
@@ -158,8 +158,12 @@ def load_model(path: Path, model: nn.Module) -> None:
     Raises:
         CheckpointError: A file is missing, damaged or of another save, or names, shapes or dtypes differ.
     """
-    reader = StateReader(path, verified(path))
-    load_full_state(model, reader.specs("model"), reader.of("model"))
+
+    def load() -> None:
+        reader = StateReader(path, verified(path))
+        load_full_state(model, reader.specs("model"), reader.of("model"))
+
+    _named(path, load)
 
 
 def _place(world: World) -> str:
@@ -180,6 +184,16 @@ def _restore_generators(reader: StateReader, world: World) -> None:
         seed_from(saved["0-0"], world.data_rank)
     else:
         raise CheckpointError(f"generators: expected those of rank 0-0, found {sorted(saved)}")
+
+
+def _named(path: Path, load: Callable[[], None]) -> None:
+    """Load, with the checkpoint's folder in every error."""
+    try:
+        load()
+    except CheckpointError as error:
+        if str(path) in str(error):
+            raise
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _attempt(action: Callable[[], object]) -> Exception | None:

@@ -5,6 +5,7 @@ It is written last, so a folder without a readable manifest is no checkpoint.
 
 import hashlib
 import json
+import math
 import platform
 import uuid
 from collections.abc import Mapping
@@ -89,17 +90,67 @@ class Manifest:
         if values.get("checksum") != _checksum(rest):
             raise CheckpointError(f"checksum: expected {_checksum(rest)}, found {values.get('checksum')}; the manifest is damaged")
         del rest["format"], rest["version"]
-        rest["files"] = {name: WrittenFile(**facts) for name, facts in rest["files"].items()}
-        rest["tensors"] = {name: _stored(facts) for name, facts in rest["tensors"].items()}
-        for name in rest["files"]:
-            if name != Path(name).name or name in {"", ".", ".."}:
-                raise CheckpointError(f"files: {name!r}: expected a plain file name")
+        for name, kind in _KINDS.items():
+            _require(name, rest.get(name), kind)
+        rest["files"] = {name: _file(name, facts) for name, facts in rest["files"].items()}
+        rest["tensors"] = {name: _stored(name, facts, rest["files"]) for name, facts in rest["tensors"].items()}
         return cls(**rest)
 
 
-def _stored(facts: Mapping[str, Any]) -> StoredTensor:
-    parts = tuple(Part(part["file"], part["key"], tuple(part["offset"]), tuple(part["shape"])) for part in facts["parts"])
-    return StoredTensor(tuple(facts["shape"]), facts["dtype"], parts)
+_KINDS: Mapping[str, type] = {
+    "step": int,
+    "world_size": int,
+    "config_hash": str,
+    "data_fingerprint": str,
+    "generation": str,
+    "created": str,
+    "versions": dict,
+    "files": dict,
+    "tensors": dict,
+}
+
+
+def _require(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
+        raise CheckpointError(f"{name}: expected {'a whole number' if kind is int else kind.__name__}, found {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:120]
+
+
+def _file(name: str, facts: Mapping[str, Any]) -> WrittenFile:
+    if name != Path(name).name or name in {"", ".", ".."} or "\0" in name:
+        raise CheckpointError(f"files: {_shown(name)}: expected a plain file name")
+    _require(f"files: {name}: size_bytes", facts["size_bytes"], int)
+    _require(f"files: {name}: sha256", facts["sha256"], str)
+    return WrittenFile(**facts)
+
+
+def _stored(name: str, facts: Mapping[str, Any], files: Mapping[str, WrittenFile]) -> StoredTensor:
+    """Return where a tensor lies, after looking that its parts lie within it, in files of the checkpoint, and are enough."""
+    shape = _sizes(name, facts["shape"])
+    _require(f"tensors: {_shown(name)}: dtype", facts["dtype"], str)
+    parts = []
+    for part in facts["parts"]:
+        _require(f"tensors: {_shown(name)}: key", part["key"], str)
+        if part["file"] not in files:
+            raise CheckpointError(f"tensors: {_shown(name)}: expected a file of {sorted(files)}, found {_shown(part['file'])}")
+        box = Part(part["file"], part["key"], _sizes(name, part["offset"]), _sizes(name, part["shape"]))
+        sides = [len(box.offset), len(box.shape)]
+        if sides != [len(shape)] * 2 or any(o + s > whole for o, s, whole in zip(box.offset, box.shape, shape, strict=True)):
+            raise CheckpointError(f"tensors: {_shown(name)}: expected parts within {list(shape)}, found {_shown(part)}")
+        parts.append(box)
+    held = sum(math.prod(part.shape) for part in parts)
+    if held < math.prod(shape):
+        raise CheckpointError(f"tensors: {_shown(name)}: expected parts of {math.prod(shape)} values together, found {held}")
+    return StoredTensor(shape, facts["dtype"], tuple(parts))
+
+
+def _sizes(name: str, values: object) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(isinstance(size, int) and 0 <= size < 2**63 for size in values):
+        raise CheckpointError(f"tensors: {_shown(name)}: expected a list of sizes, found {_shown(values)}")
+    return tuple(values)
 
 
 def _checksum(values: Mapping[str, Any]) -> str:
@@ -123,12 +174,12 @@ def read_manifest(folder: Path) -> Manifest:
         if not isinstance(values, dict):
             raise CheckpointError(f"expected a JSON object, found {type(values).__name__}")
         return Manifest.from_json(values)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: missing, so the save was not completed") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not a readable manifest: {type(error).__name__}: {error}") from error
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: missing, so the save was not completed") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not a readable manifest: {type(error).__name__}: {error}") from error
 
 
 def check_files(folder: Path, manifest: Manifest, *, hashes: bool = True, share: tuple[int, int] = (0, 1)) -> None:

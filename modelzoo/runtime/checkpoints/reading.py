@@ -26,7 +26,7 @@ def read_state(path: Path, manifest: Manifest) -> dict[str, Any]:
     try:
         values = json.loads((path / STATE).read_text(encoding="utf-8"))
         found, state = values["generation"], values["state"]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path / STATE}: not a readable state: {error}") from error
     if found != manifest.generation or not isinstance(state, dict):
         raise CheckpointError(f"{path / STATE}: generation: expected {manifest.generation}, found {found}; of another save")

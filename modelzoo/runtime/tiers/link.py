@@ -93,6 +93,16 @@ class Link:
             torch.cuda.cudart().cudaHostUnregister(values.data_ptr())
         self._pinned.clear()
 
+    @property
+    def allocated_bytes(self) -> int | None:
+        """What tensors take of the device's memory now; None where torch does not count it."""
+        return None if self._backend is None else int(self._backend.memory_allocated(self.device))
+
+    @property
+    def moved_bytes(self) -> dict[str, int]:
+        """Bytes that were copied, by direction; empty where there is one memory."""
+        return {"host>device": self.to_device_bytes, "device>host": self.to_host_bytes} if self.is_apart else {}
+
     # -- copies ----------------------------------------------------------------------------------------------------------------
 
     def mark(self) -> Any:

@@ -17,18 +17,22 @@ class Sample:
     """forward, loss, backward, update (before the optimizer's step) or updated (after it)."""
     unit: str
     """The block that begins; empty for the others."""
-    host: Mapping[str, int]
-    """Bytes in memory by kind."""
-    disk: Mapping[str, int]
+    resident: Mapping[str, Mapping[str, int]]
+    """Bytes by tier and kind; first the tier that the model computes in: "device", or "host" where there is no other."""
     traffic: Mapping[str, int]
     """Bytes since the step began, by pair of tiers."""
     stall_s: float
     """Seconds since the step began in which the model waited."""
 
     @property
+    def here(self) -> Mapping[str, int]:
+        """Bytes by kind in the tier that the model computes in."""
+        return next(iter(self.resident.values()))
+
+    @property
     def total(self) -> int:
-        """Bytes in memory."""
-        return sum(self.host.values())
+        """Bytes in that tier."""
+        return sum(self.here.values())
 
     def to_json(self, step: int) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -38,7 +42,7 @@ class Sample:
             "time_s": round(self.time_s, 6),
             "event": self.event,
             "unit": self.unit,
-            "resident": {"host": _present(self.host), "disk": _present(self.disk)},
+            "resident": {tier: _present(counts) for tier, counts in self.resident.items()},
             "traffic": dict(self.traffic),
             "stall_s": round(self.stall_s, 6),
         }
@@ -54,6 +58,8 @@ class RecordedStep:
     read_bytes: Mapping[str, int] = field(default_factory=dict)
     """From the disk, by kind of value."""
     written_bytes: Mapping[str, int] = field(default_factory=dict)
+    bus_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Between an accelerator and the host, by pair of tiers."""
 
     @property
     def seconds(self) -> float:
@@ -62,8 +68,13 @@ class RecordedStep:
 
     @property
     def peak(self) -> Sample:
-        """The fullest moment."""
+        """The fullest moment of the tier that the model computes in."""
         return max(self.samples, key=lambda each: each.total)
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Bytes by pair of tiers."""
+        return {"disk>host": sum(self.read_bytes.values()), "host>disk": sum(self.written_bytes.values()), **self.bus_bytes}
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, without its samples."""
@@ -73,9 +84,13 @@ class RecordedStep:
             "step": self.number,
             "seconds": round(self.seconds, 6),
             "stall_s": round(self.samples[-1].stall_s, 6),
-            "peak": {"host": _present(peak.host)},
+            "peak": {tier: _present(counts) for tier, counts in peak.resident.items() if tier != "disk"},
             "peak_time_s": round(peak.time_s, 6),
-            "traffic": {"disk>host": dict(self.read_bytes), "host>disk": dict(self.written_bytes)},
+            "traffic": {
+                "disk>host": dict(self.read_bytes),
+                "host>disk": dict(self.written_bytes),
+                **{pair: {"values": count} for pair, count in self.bus_bytes.items()},
+            },
         }
 
 

@@ -21,7 +21,9 @@ from torch.utils.hooks import RemovableHandle
 
 from modelzoo.runtime.memory import resident_bytes
 from modelzoo.runtime.tiers.engine import Tiers
+from modelzoo.runtime.tiers.ledger import Resident
 from modelzoo.runtime.tiers.recorded import RecordedStep, Sample
+from modelzoo.runtime.tiers.unit import KINDS as KINDS_OF_VALUES
 
 __all__ = ["RECORDED_STEPS", "Timeline", "timeline_of"]
 
@@ -65,6 +67,7 @@ class Timeline:
         self.steps: list[RecordedStep] = []
         """Those that are complete, and last the one that is under way."""
         self._first = self._program = self._waited = 0.0
+        self._bus_before: dict[str, int] = {}
         self._before: tuple[Mapping[str, int], Mapping[str, int]] = ({}, {})
         self._is_open = False
         self._file: TextIO | None = None
@@ -113,7 +116,10 @@ class Timeline:
         self._waited = self._tiers.waited_s
         traffic = self._tiers.traffic
         self._before = (dict(traffic.read_bytes), dict(traffic.written_bytes))
-        self._program = max(resident_bytes() - sum(self._known().values()), 0)
+        self._bus_before = self._tiers.link.moved_bytes
+        found = self._tiers.resident()
+        held_here = found.host if self._tiers.link.is_apart else sum(self._known(found).values())
+        self._program = max(resident_bytes() - held_here, 0)
 
     def _forward(self, name: str, module: nn.Module, args: Any) -> None:
         if torch.is_grad_enabled():
@@ -135,6 +141,7 @@ class Timeline:
         self._sample("updated")
         step, self._is_open = self.steps[-1], False
         step.read_bytes, step.written_bytes = self._moved()
+        step.bus_bytes = self._bus()
         self._write([sample.to_json(step.number) for sample in step.samples] + [step.to_json()])
         if len(self.steps) >= self._wanted:
             self.close()
@@ -144,25 +151,43 @@ class Timeline:
     def _sample(self, event: str, unit: str = "") -> None:
         if not self._is_open:
             return
-        known = self._known()
-        program = int(self._program)
-        activations = max(resident_bytes() - program - sum(known.values()), 0)
         read, written = self._moved()
         self.steps[-1].samples.append(
             Sample(
                 time_s=time.perf_counter() - self._first,
                 event=event,
                 unit=unit,
-                host={"program": program, **known, "activations": activations},
-                disk={**self._disk, "activations": self._tiers.inputs_on_disk},
-                traffic={"disk>host": sum(read.values()), "host>disk": sum(written.values())},
+                resident=self._resident(),
+                traffic={"disk>host": sum(read.values()), "host>disk": sum(written.values()), **self._bus()},
                 stall_s=self._tiers.waited_s - self._waited,
             )
         )
 
-    def _known(self) -> dict[str, int]:
-        """Return bytes in memory by kind, of what the tiers and `fully_shard` hold."""
-        found = self._tiers.resident()
+    def _resident(self) -> dict[str, dict[str, int]]:
+        """Return bytes by tier and kind, of the tier that the model computes in first."""
+        found, link = self._tiers.resident(), self._tiers.link
+        known = self._known(found)
+        disk = {**self._disk, "activations": self._tiers.inputs_on_disk}
+        program = int(self._program)
+        if not link.is_apart:
+            activations = max(resident_bytes() - program - sum(known.values()), 0)
+            return {"host": {"program": program, **known, "activations": activations}, "disk": disk}
+        allocated = link.allocated_bytes
+        activations = 0 if allocated is None else max(allocated - sum(known.values()), 0)
+        homes = self._host_homes()
+        host = {"program": program, **homes, "buffers": found.host - sum(homes.values())}
+        return {"device": {**known, "activations": activations}, "host": host, "disk": disk}
+
+    def _host_homes(self) -> dict[str, int]:
+        """Return bytes by kind of what lives in the host's memory below an accelerator."""
+        found: dict[str, int] = {}
+        for unit in self._tiers.units:
+            for kind in KINDS_OF_VALUES:
+                found[KINDS[kind]] = found.get(KINDS[kind], 0) + unit.region_bytes("host", (kind,))
+        return found
+
+    def _known(self, found: Resident) -> dict[str, int]:
+        """Return bytes by kind, of what the tiers and `fully_shard` hold where the model computes."""
         working = 0
         for module, name, sharded in self._owners:
             whole = module._parameters.get(name)
@@ -186,6 +211,10 @@ class Timeline:
                 name = KINDS.get(kind, kind)
                 counts[name] = counts.get(name, 0) + count - before.get(kind, 0)
         return found
+
+    def _bus(self) -> dict[str, int]:
+        """Return bytes that were copied between device and host since the step began."""
+        return {pair: count - self._bus_before.get(pair, 0) for pair, count in self._tiers.link.moved_bytes.items()}
 
     # -- where to --------------------------------------------------------------------------------------------------------------
 

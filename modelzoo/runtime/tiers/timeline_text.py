@@ -19,6 +19,7 @@ LETTERS = {
     "buffers": "b",
     "activations": "a",
 }
+PAIRS = {"disk>host": "read", "host>disk": "written", "host>device": "up", "device>host": "down"}
 WIDTH = 48
 ROWS = 20
 """Most moments of the picture."""
@@ -34,7 +35,7 @@ def timeline_lines(timeline: Timeline) -> list[str]:
         return []
     step = timeline.complete[-1]
     peak = step.peak
-    used = [kind for kind in LETTERS if any(sample.host.get(kind) for sample in step.samples)]
+    used = [kind for kind in LETTERS if any(sample.here.get(kind) for sample in step.samples)]
     legend = "  ".join(f"{LETTERS[kind]} {kind}" for kind in used)
     names = max(len(_name(sample)) for sample in step.samples)
     lines = [
@@ -62,8 +63,8 @@ def _cells(sample: Sample, kind: str, most: int) -> int:
     for name in LETTERS:
         if name == kind:
             break
-        before += sample.host.get(name, 0)
-    return round(WIDTH * (before + sample.host.get(kind, 0)) / max(most, 1)) - round(WIDTH * before / max(most, 1))
+        before += sample.here.get(name, 0)
+    return round(WIDTH * (before + sample.here.get(kind, 0)) / max(most, 1)) - round(WIDTH * before / max(most, 1))
 
 
 def _chosen(step: RecordedStep) -> Sequence[Sample]:
@@ -80,9 +81,9 @@ def _chosen(step: RecordedStep) -> Sequence[Sample]:
 def _comparison(step: RecordedStep, planned: Mapping[str, Any] | None) -> list[str]:
     if planned is None:
         return []
-    rows = [("memory", planned["tiers"]["host"]["peak_bytes"], step.peak.total)]
-    read, written = sum(step.read_bytes.values()), sum(step.written_bytes.values())
-    rows += [("read", planned["traffic"]["disk>host"], read), ("written", planned["traffic"]["host>disk"], written)]
+    tier = next(iter(step.peak.resident))
+    rows = [("memory", planned["tiers"][tier]["peak_bytes"], step.peak.total)]
+    rows += [(PAIRS[pair], planned["traffic"].get(pair, 0), found) for pair, found in step.traffic.items()]
     lines = [
         f"         {name:<8} plan {readable_size(plan):>10}   measured {readable_size(found):>10}{_error(plan, found)}"
         for name, plan, found in rows

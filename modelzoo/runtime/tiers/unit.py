@@ -172,10 +172,10 @@ class Unit:
         else:
             self.regions[kind] = MemoryRegion(self.link.on_device(self.elements))
 
-    def region_bytes(self, home: Home) -> int:
-        """Return the memory of its regions in a tier."""
+    def region_bytes(self, home: Home, kinds: Sequence[Kind] = KINDS) -> int:
+        """Return the memory of its regions of some kinds in a tier."""
         regions = ((kind, region) for kind, region in self.regions.items() if isinstance(region, MemoryRegion | DeviceRegion))
-        return sum(region.values.nbytes for kind, region in regions if self.homes[kind] == home)
+        return sum(region.values.nbytes for kind, region in regions if self.homes[kind] == home and kind in kinds)
 
     @property
     def is_streamed(self) -> bool:

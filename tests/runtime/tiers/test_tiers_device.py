@@ -11,9 +11,11 @@ from tier_runs import HOMES_BELOW, Plan, batch, laid_out, take
 
 from modelzoo.config.memory import MemoryConfig
 from modelzoo.errors import ConfigError
-from modelzoo.runtime import World, connect
+from modelzoo.runtime import World, connect, report
 from modelzoo.runtime.tiers import Sizes
 from modelzoo.runtime.tiers.device_placement import HOST_SCRATCH_BYTES, place_below_device
+from modelzoo.runtime.tiers.timeline import Timeline
+from modelzoo.runtime.tiers.timeline_text import timeline_lines
 
 OPTIONS = {"slots": 3, "how": "plan", "when": "deferred"}
 
@@ -105,6 +107,30 @@ def test_no_tier_holds_more_than_was_planned(layout: str, when: str, world: Worl
         assert 0 < tiers.ledger.host_peak <= tiers.placement.host_bytes + HOST_SCRATCH_BYTES
         assert tiers.ledger.peak.scratch == 0
         assert len(batch(plan, 0, world)) > 0
+
+
+def test_the_picture_and_the_report_show_three_tiers(world: World, tmp_path: Path) -> None:
+    plan = Plan(layout="parameters in host, moments on disk", when="deferred", below_device=True)
+    with laid_out(plan, world, tmp_path) as (model, optimizer, tiers):
+        assert tiers is not None
+        recorded = Timeline(model, tiers, optimizer)
+        for step in range(3):
+            take(model, optimizer, plan, world, step)
+        for step in recorded.complete:
+            assert [*step.peak.resident] == ["device", "host", "disk"]
+            assert step.peak.here["slots"] == tiers.ring.slots.size_bytes
+            assert step.peak.here["parameters"] == step.peak.here["moments"] == 0
+            size = sum(4 * unit.elements for unit in tiers.units)
+            assert (step.peak.resident["host"]["parameters"], step.peak.resident["disk"]["moments"]) == (size, 2 * size)
+        # what is fetched ahead between two steps is in neither
+        assert 0 < sum(step.traffic["host>device"] for step in recorded.complete) <= tiers.link.to_device_bytes
+        found = report(model, optimizer).tiers
+        assert found is not None
+        assert found.host_bytes == tiers.ledger.host_peak > 0
+        text = str(report(model, optimizer))
+        assert "host>device" in text
+        assert "host     " in text
+        assert "fullest" in "".join(timeline_lines(recorded))
 
 
 UNITS = [Sizes(f"block {number}", 4096, 4096, 4096, True) for number in range(4)] + [Sizes("(rest)", 8192, 8192, 8192, False)]
