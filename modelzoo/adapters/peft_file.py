@@ -14,7 +14,7 @@ from modelzoo.adapters.peft_write import TASK_TYPES
 from modelzoo.errors import CheckpointError
 from modelzoo.hub.files import shown
 
-__all__ = ["AdapterFile", "Scale"]
+__all__ = ["AdapterFile", "Scale", "lora_problems"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +71,31 @@ class Scale:
             if _pattern(key).match(theirs):
                 return float(value)
         return float(self._values[common])
+
+
+def lora_problems(values: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the numbers of a LORA in adapter_config.json."""
+    problems = []
+    rank, alpha, dropout = values.get("r"), values.get("lora_alpha"), values.get("lora_dropout") or 0.0
+    if not _is_rank(rank):
+        problems.append(f"r: expected a whole number from 1, found {shown(repr(rank))}")
+    if not _is_scale(alpha):
+        problems.append(f"lora_alpha: expected a number above 0, found {shown(repr(alpha))}")
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        problems.append(f"lora_dropout: expected a number from 0 to below 1, found {shown(repr(dropout))}")
+    for name, what, is_one in (("rank_pattern", "whole numbers from 1", _is_rank), ("alpha_pattern", "numbers above 0", _is_scale)):
+        found = values.get(name) or {}
+        if not isinstance(found, dict) or not all(map(is_one, found.values())):
+            problems.append(f"{name}: expected an object of {what} by module, found {shown(repr(found))}")
+    return problems
+
+
+def _is_rank(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+
+
+def _is_scale(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
 
 
 _REPEATS = re.compile(r"[*+{]")

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import nn
 
 from modelzoo.adapters.attach import Adaptable, adapter_of
-from modelzoo.adapters.peft_file import AdapterFile
+from modelzoo.adapters.peft_file import AdapterFile, lora_problems
 from modelzoo.adapters.peft_plan import Plan
 from modelzoo.adapters.peft_prefix import PREFIX_TYPE, prefix_problems
 from modelzoo.adapters.peft_prompts import PROMPT_TENSOR, PROMPT_TYPE, config_problems
@@ -97,11 +97,7 @@ def _check_config(path: Path, values: Mapping[str, Any]) -> None:
     problems = [
         f"{key}={shown(repr(values[key]))}: is not built" for key, allowed in _NOT_BUILT.items() if values.get(key) not in allowed
     ]
-    rank, alpha = values.get("r"), values.get("lora_alpha")
-    if not isinstance(rank, int) or rank < 1:
-        problems.append(f"r: expected a whole number from 1, found {shown(repr(rank))}")
-    if not isinstance(alpha, int | float) or not alpha > 0:
-        problems.append(f"lora_alpha: expected a number above 0, found {shown(repr(alpha))}")
+    problems += lora_problems(values)
     if problems:
         raise ConfigError(f"{path}: this adapter cannot be used:\n{listing(problems)}")
 

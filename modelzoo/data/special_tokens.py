@@ -50,7 +50,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected UTF-8, found byte {error.object[error.start]:#04x} at {error.start}") from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 4300 digits is a ValueError
         raise DataError(f"{path}: expected JSON, found: {error}; download the file again") from error
     if not isinstance(value, dict):
         raise DataError(f"{path}: expected a JSON object, found {type(value).__name__}")

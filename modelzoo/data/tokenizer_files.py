@@ -76,18 +76,22 @@ def read_backend(folder: Path) -> Backend:
         raise DataError(f"{folder}: expected a folder with tokenizer files, found {found}")
     config = read_json_object(folder / "tokenizer_config.json")
     file = read_json_object(folder / "tokenizer.json")
-    kind = _kind(folder, config, file)
-    if kind == "transformers":
-        return _from_transformers(folder)
+    kind: Kind | None = None
     try:
-        tokenizer = _plain_tokenizer(folder, kind, config, file)
-        tokens = read_special_tokens(folder, config, _DEFAULT_TOKENS[kind])
-        add_tokens(tokenizer, tokens)
-        _set_post_processor(tokenizer, kind, config, tokens)
+        kind = _kind(folder, config, file)
+        return _from_transformers(folder) if kind == "transformers" else _from_files(folder, kind, config, file)
     except DataError:
         raise
     except Exception as error:  # the Rust side raises bare Exception for malformed files
-        raise DataError(f"{folder}: expected {kind} tokenizer files, found: {error}") from error
+        found = str(error) or type(error).__name__
+        raise DataError(f"{folder}: expected {kind or 'readable'} tokenizer files, found: {found}") from error
+
+
+def _from_files(folder: Path, kind: Kind, config: Mapping[str, Any], file: Mapping[str, Any]) -> Backend:
+    tokenizer = _plain_tokenizer(folder, kind, config, file)
+    tokens = read_special_tokens(folder, config, _DEFAULT_TOKENS[kind])
+    add_tokens(tokenizer, tokens)
+    _set_post_processor(tokenizer, kind, config, tokens)
     direction = (file.get("truncation") or {}).get("direction", "right").lower()
     tokenizer.no_padding()
     tokenizer.no_truncation()

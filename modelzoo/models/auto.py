@@ -100,6 +100,7 @@ def find_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None 
     from modelzoo import hub
     from modelzoo.adapters import is_adapter_folder
     from modelzoo.models.pretrained import find_pretrained as find
+    from modelzoo.models.pretrained import naming
 
     places = {
         name: options[name] for name in ("revision", "token", "cache_dir", "local_files_only", "allow_pickle") if name in options
@@ -116,4 +117,6 @@ def find_pretrained(name_or_path: str | os.PathLike[str], *, family: str | None 
             f"{folder / 'config.json'}: model_type: expected one of {', '.join(FAMILIES)}, found no such key; add it, or say "
             "which it is with family="
         )
-    return find(model_class(family or config["model_type"]), folder, **options)
+    with naming(folder / "config.json"):
+        found = model_class(family or config["model_type"])
+    return find(found, folder, **options)

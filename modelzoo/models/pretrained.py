@@ -4,7 +4,8 @@ import dataclasses
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
@@ -15,11 +16,11 @@ from torch import nn
 from modelzoo import hub
 from modelzoo.adapters import AdapterFile, attach_file, fill_from_file, is_adapter_folder
 from modelzoo.converters import Task, converter_for
-from modelzoo.errors import ConfigError
+from modelzoo.errors import ConfigError, InputError
 from modelzoo.hub.files import VOCABULARY_FILES
 from modelzoo.layers import skip_initialization
 
-__all__ = ["Loadable", "Pretrained", "find_pretrained"]
+__all__ = ["Loadable", "Pretrained", "find_pretrained", "naming"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,6 +49,25 @@ class Loadable(Protocol):
 M = TypeVar("M", bound=Loadable)
 
 
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Name the config.json in what is wrong with its values, a layer's own complaint about them included.
+
+    Raises:
+        ConfigError: As the block, or where it raised a ValueError that is not modelzoo's.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if str(file) in str(error):
+            raise
+        raise ConfigError(f"{file}: {error}") from error
+    except InputError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pretrained(Generic[M]):
     """A checkpoint whose config was read and fits its files; its weights are still to be read."""
@@ -68,7 +88,7 @@ class Pretrained(Generic[M]):
 
     def skeleton(self) -> M:
         """Return the model on meta: everything about it but values."""
-        with torch.device("meta"), skip_initialization():
+        with torch.device("meta"), skip_initialization(), naming(self.folder / "config.json"):
             model = self.model_class(self.config, self.task)
         model.source_folder = self.folder
         return model.eval()
@@ -87,7 +107,7 @@ class Pretrained(Generic[M]):
             trained = self._attach(model)
             lay_out(cast(nn.Module, model))
         else:
-            with skip_initialization():
+            with skip_initialization(), naming(self.folder / "config.json"):
                 model = self.model_class(self.config, self.task)
             model.source_folder = self.folder
             trained = self._attach(model)
@@ -157,7 +177,8 @@ def find_pretrained(
     task = converter.default_task(source) if task is None else task
     if task not in cls.tasks:
         raise ConfigError(f"task={task!r} is not one of {cls.__name__}'s tasks; use {', '.join(cls.tasks)}")
-    values = converter.read_config(source, task)
+    with naming(folder / "config.json"):
+        values = converter.read_config(source, task)
     _require_labels(task, num_labels=num_labels, label_names=label_names)
     has_other_labels = _choose_labels(values, num_labels, label_names)
     if converter.is_tied_by_tensors:
@@ -166,9 +187,11 @@ def find_pretrained(
     if dropout is not None:
         values |= {name: dropout for name in values if name.endswith("dropout")}
     hub.check_sizes(folder, hub.ModelFacts(cls.family, task, values, source), allow_pickle=allow_pickle)
+    with naming(folder / "config.json"):
+        config = cls.config_class(**values, source=source)
     return Pretrained(
         model_class=cls,
-        config=cls.config_class(**values, source=source),
+        config=config,
         task=task,
         folder=folder,
         dtype=_dtype(dtype),

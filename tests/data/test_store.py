@@ -163,7 +163,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"as tokens\.idx says, found"):
         IndexedTokens(folder / "tokens.bin")
     (folder / "store.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(DataError, match=r"store\.json: expected a 'modelzoo token store 1' with form, tokenizer, .*; found ''"):
+    with pytest.raises(DataError, match=r"store\.json: expected a 'modelzoo token store 2' with form, tokenizer, .*; found ''"):
         StoredDataset(folder, Recipe(task="causal_lm", tokenizer=tokenizer, max_length=8), DataLimits())
 
 

@@ -59,6 +59,13 @@ def _stops(found: Outcome) -> str:
     return f"{found.total('stops within an epoch')} of {asked} stops: same order of samples, same end bit for bit"
 
 
+def _mutants(found: Outcome) -> str:
+    return (
+        f"{found.total('mutants')} mutants: {found.total('refused')} refused by name, {found.total('read')} read as the reference "
+        f"reads them, {found.total('read alone')} where the reference fails; {found.total('fault')} other errors, hangs or crashes"
+    )
+
+
 def _count(what: str) -> Callable[[Outcome], str]:
     return lambda found: f"{found.passed} of {found.passed + found.failed} {what}"
 
@@ -187,6 +194,12 @@ ROWS = (
         "missing, unexpected, misnamed, misshaped, integer, NaN and infinite tensors; another depth, another family",
         ("tests/hub/test_load_weights.py", "tests/converters/test_checkpoint_matching.py"),
         _count("named with key, expected and found, or right"),
+    ),
+    Row(
+        "D7",
+        "hostile mutants of configs, indexes, weights, tokenizers, recipes, stores, adapters, checkpoints; 3 GiB of addresses",
+        ("tests/reliability/test_fuzz.py::test_many_hostile_mutants_are_refused_or_read_right",),
+        _mutants,
     ),
     Row(
         "E1",

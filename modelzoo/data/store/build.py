@@ -14,7 +14,7 @@ import numpy as np
 
 from modelzoo.data.row_problems import problem_rows
 from modelzoo.data.sources import iterate_rows
-from modelzoo.data.store.indexed import id_type, write_index
+from modelzoo.data.store.indexed import block_sums, id_type, write_index
 from modelzoo.data.store.manifest import BIN, INDEX, MANIFEST, StoreManifest, is_store, tokenizer_fingerprint
 from modelzoo.data.tasks.texts import read_texts
 from modelzoo.data.tokenizer import Tokenizer
@@ -248,6 +248,7 @@ def _finish(partial: Path, target: Path, state: _State, paths: Sequence[Path], t
         empty_documents=state.empty,
         tokens=state.tokens,
         sha256=state.sha256,
+        block_crc32=block_sums(partial / BIN),
         sources=tuple(path.name for path in paths),
     )
     (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")

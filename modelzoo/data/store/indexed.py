@@ -6,6 +6,7 @@ sequence here). All numbers are little-endian. Source: Megatron-LM, core/dataset
 """
 
 import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +14,11 @@ import numpy as np
 
 from modelzoo.errors import DataError
 
-__all__ = ["IndexedTokens", "id_type", "write_index"]
+__all__ = ["IndexedTokens", "block_sums", "id_type", "write_index"]
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
+BLOCK_BYTES = 2**20
 CODES: dict[int, str] = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Type of the ids by Megatron's number of it; its two float types hold no ids."""
 
@@ -24,6 +26,12 @@ CODES: dict[int, str] = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<
 def id_type(vocab_size: int) -> np.dtype[np.generic]:
     """Return the smallest type for ids below `vocab_size` that Megatron writes too: u16 or i32."""
     return np.dtype("<u2" if vocab_size <= 2**16 else "<i4")
+
+
+def block_sums(path: Path) -> tuple[int, ...]:
+    """Return the CRC-32 of each block of 1 MiB of a file of ids."""
+    with path.open("rb") as file:
+        return tuple(zlib.crc32(block) for block in iter(lambda: file.read(BLOCK_BYTES), b""))
 
 
 def write_index(path: Path, lengths: np.ndarray, dtype: np.dtype[np.generic]) -> None:
@@ -48,12 +56,13 @@ class IndexedTokens(Sequence[np.ndarray]):
 
     Args:
         path: Of the .bin file.
+        sums: What `block_sums` gave of it; each block is compared when it is first read. None: nobody knows them.
 
     Raises:
         DataError: If a file is missing, no index of this form, cut off, or longer than the index says.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sums: Sequence[int] | None = None) -> None:
         index = path.with_suffix(".idx")
         try:
             raw = index.read_bytes()
@@ -68,6 +77,11 @@ class IndexedTokens(Sequence[np.ndarray]):
         if size != end:
             raise DataError(f"{path}: expected {end} bytes, as {index.name} says, found {size}; build it again")
         self._ids = np.memmap(path, dtype=self.dtype, mode="r") if size else np.empty(0, dtype=self.dtype)
+        self._path = path
+        self._sums = sums
+        if sums is not None and len(sums) != -(-size // BLOCK_BYTES):
+            raise DataError(f"{path}: expected {len(sums)} blocks of 1 MiB, found {size} bytes; build it again")
+        self._is_seen = np.zeros(0 if sums is None else len(sums), dtype=bool)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -85,7 +99,25 @@ class IndexedTokens(Sequence[np.ndarray]):
             end: The one after the last; what is beyond the document is left out.
         """
         first = int(self._first_bytes[document]) // self.dtype.itemsize
-        return self._ids[first + start : first + min(end, int(self.lengths[document]))]
+        begin, stop = first + start, first + min(end, int(self.lengths[document]))
+        if self._sums is not None and stop > begin:
+            self._check(begin * self.dtype.itemsize // BLOCK_BYTES, (stop * self.dtype.itemsize - 1) // BLOCK_BYTES)
+        return self._ids[begin:stop]
+
+    def _check(self, first: int, last: int) -> None:
+        """Compare blocks that were not read before with their sums."""
+        assert self._sums is not None
+        width = BLOCK_BYTES // self.dtype.itemsize
+        for block in range(first, last + 1):
+            if self._is_seen[block]:
+                continue
+            found = zlib.crc32(self._ids[block * width : (block + 1) * width].tobytes())
+            if found != self._sums[block]:
+                raise DataError(
+                    f"{self._path}: the bytes from {block * BLOCK_BYTES} on: expected CRC-32 {self._sums[block]:08x}, found "
+                    f"{found:08x}; the file was damaged, build it again"
+                )
+            self._is_seen[block] = True
 
 
 def _read_index(raw: bytes, path: Path) -> tuple[np.dtype[np.generic], np.ndarray, np.ndarray]:

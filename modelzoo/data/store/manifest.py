@@ -11,7 +11,7 @@ from modelzoo.errors import DataError
 __all__ = ["BIN", "INDEX", "MANIFEST", "StoreManifest", "is_store", "read_manifest", "tokenizer_fingerprint"]
 
 MANIFEST, BIN, INDEX = "store.json", "tokens.bin", "tokens.idx"
-FORM = "modelzoo token store 1"
+FORM = "modelzoo token store 2"
 PROBE = "A text with words, 123 numbers, Ümläute, 汉字 and  two spaces.\n"
 
 
@@ -33,6 +33,8 @@ class StoreManifest:
     """Tokens of all documents, without special ones around them."""
     sha256: str
     """Of the ids, portion by portion."""
+    block_crc32: tuple[int, ...]
+    """Checksum of each 1 MiB of the ids, compared when a run first reads of it."""
     sources: tuple[str, ...]
     """Names of the files that were read, in order."""
 
@@ -57,13 +59,27 @@ def read_manifest(folder: str | Path) -> StoreManifest:
         values = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path}: expected a token store, found: {error.strerror}; make one with `modelzoo data build`") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: expected JSON, found: {error}; build the store again") from error
     names = [each.name for each in fields(StoreManifest)]
     if not isinstance(values, dict) or values.get("form") != FORM or sorted(values) != sorted(names):
         found = values.get("form", ", ".join(values)) if isinstance(values, dict) else type(values).__name__
-        raise DataError(f"{path}: expected a {FORM!r} with {', '.join(names)}; found {found!r}: build the store again")
-    return StoreManifest(**{**values, "sources": tuple(values["sources"])})
+        raise DataError(f"{path}: expected a {FORM!r} with {', '.join(names)}; found {str(found)[:200]!r}: build the store again")
+    for name, value in values.items():
+        if not _fits(name, value):
+            raise DataError(
+                f"{path}: {name}: expected what `modelzoo data build` writes, found {value!r:.100}; build the store again"
+            )
+    return StoreManifest(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def _fits(name: str, value: object) -> bool:
+    """Return whether a fact has the kind that it should have."""
+    if name in ("form", "tokenizer", "sha256"):
+        return isinstance(value, str)
+    if name in ("sources", "block_crc32"):
+        return isinstance(value, list) and all(isinstance(each, str if name == "sources" else int) for each in value)
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:

@@ -8,7 +8,7 @@ from modelzoo.data.limits import DataLimits, DataReport
 from modelzoo.data.masking import IGNORED
 from modelzoo.data.samples import Samples
 from modelzoo.data.store.indexed import IndexedTokens
-from modelzoo.data.store.manifest import BIN, StoreManifest, read_manifest, tokenizer_fingerprint
+from modelzoo.data.store.manifest import BIN, MANIFEST, StoreManifest, read_manifest, tokenizer_fingerprint
 from modelzoo.data.tasks import Item, Recipe, task_spec
 from modelzoo.errors import DataError
 
@@ -36,7 +36,13 @@ class StoredDataset(Samples):
         if cut is None:
             raise DataError(f"{recipe.source}: a token store holds plain texts, which {recipe.task} does not learn from")
         self._cut = cut(recipe)
-        self._tokens = IndexedTokens(Path(folder) / BIN)
+        self._tokens = IndexedTokens(Path(folder) / BIN, self._manifest.block_crc32)
+        counted = (len(self._tokens), int(self._tokens.lengths.sum()))
+        if counted != (self._manifest.documents, self._manifest.tokens):
+            raise DataError(
+                f"{recipe.source}: expected {self._manifest.documents} documents of {self._manifest.tokens} tokens, as {MANIFEST} "
+                f"says, found {counted[0]} of {counted[1]}; build the store again"
+            )
         self._has_types = recipe.tokenizer.has_token_types
         documents, self._first, counts = self._cut.pieces(self._tokens.lengths[: limits.max_rows])
         self._counts: list[int] = counts.tolist()
