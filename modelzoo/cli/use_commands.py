@@ -39,6 +39,7 @@ def evaluate(
         max_rows=settings.max_rows,
         batch_tokens=settings.batch_tokens,
         max_new_tokens=settings.max_new_tokens,
+        on_rows=None if as_json else lambda text: say(f"rows     {text}"),
     )
     if as_json:
         say_json(values)

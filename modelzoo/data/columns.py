@@ -1,15 +1,17 @@
 """Which column of the rows plays which role: found by the names that people use, or told by `data.columns`."""
 
+import dataclasses
 import json
 import math
+import shlex
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from modelzoo.errors import DataError, closest
 
-__all__ = ["TEXT_NAMES", "Form", "check_told", "find_in_form", "required_text", "show"]
+__all__ = ["TEXT_NAMES", "Asker", "Form", "check_told", "find_in_form", "no_form", "required_text", "show"]
 
 TEXT_NAMES = ("text", "sentence", "content", "review", "document", "comment", "tweet", "question", "passage")
 """What people call a column of texts."""
@@ -27,7 +29,12 @@ _PAIR_NAMES = (
     ("query", "text"),
     ("query", "title"),
 )
+_PREFIX = {"recipe": "data.columns.", "call": "columns."}
+_NUMBERS = ("id", "idx", "guid")
 _PAIR_ALIASES = {"text": "text_a", "pair": "text_b", "text_pair": "text_b"}
+
+Asker = Literal["recipe", "call"]
+"""Who names the columns: a recipe's `data.columns`, or the `columns` of eval, predict and their functions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,10 +62,11 @@ class _Search:
     columns: tuple[str, ...]
     row: Mapping[str, Any]
     source: str
+    asker: Asker
 
 
 def find_in_form(
-    rows: Sequence[Mapping[str, Any]], form: Form, told: Mapping[str, str], *, source: str, labelled: bool
+    rows: Sequence[Mapping[str, Any]], form: Form, told: Mapping[str, str], *, source: str, labelled: bool, asker: Asker = "recipe"
 ) -> dict[str, str]:
     """Return the column of each role of a form.
 
@@ -68,11 +76,12 @@ def find_in_form(
         told: Column by role, as `check_told` returns it; roles that it leaves out are looked for by their usual names.
         source: What the rows are called in errors.
         labelled: False leaves the targets' roles out (prediction).
+        asker: Who is told how to name them.
 
     Raises:
         DataError: If no column fits a role; it shows the columns, the first row and the lines to add.
     """
-    search = _Search(form, tuple(rows[0]), rows[0], source)
+    search = _Search(form, tuple(rows[0]), rows[0], source, asker)
     found = dict(told)
     if form.is_pair and not {"text_a", "text_b"} & set(told):
         found |= _text_columns(search, taken=set(told.values()))
@@ -146,7 +155,9 @@ def show(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def check_told(columns: Mapping[str, str], forms: Sequence[Form], row: Mapping[str, Any], source: str) -> dict[str, str]:
+def check_told(
+    columns: Mapping[str, str], forms: Sequence[Form], row: Mapping[str, Any], source: str, asker: Asker = "recipe"
+) -> dict[str, str]:
     """Return `data.columns` with the names that the forms' roles have.
 
     Args:
@@ -154,11 +165,12 @@ def check_told(columns: Mapping[str, str], forms: Sequence[Form], row: Mapping[s
         forms: Of the task; a role may be of any of them.
         row: Shows the columns.
         source: What the rows are called in errors.
+        asker: Who is told how to name them.
 
     Raises:
         DataError: If a role is of no form, or a column is not there.
     """
-    search = _Search(forms[0], tuple(row), row, source)
+    search = _Search(forms[0], tuple(row), row, source, asker)
     roles = list(dict.fromkeys(role for form in forms for role in form.roles))
     told: dict[str, str] = {}
     for key, column in columns.items():
@@ -171,7 +183,10 @@ def check_told(columns: Mapping[str, str], forms: Sequence[Form], row: Mapping[s
             if name not in search.columns:
                 similar = closest(name, search.columns)
                 hint = f"; did you mean {similar[0]}?" if similar else ""
-                raise DataError(f"{source}: column {name!r} of data.columns.{key} not found{hint}\n{_first_row(search)}")
+                raise DataError(
+                    f"{source}: column {name!r} of {_PREFIX[asker]}{key} not found{hint}\n{_first_row(search)}\n"
+                    f"{_again(search, forms, columns)}"
+                )
         told[role] = column
     if "text_b" in told and "text_a" not in told:
         raise DataError(f"data.columns: expected text_a beside text_b={told['text_b']}, found it alone")
@@ -203,12 +218,57 @@ def _text_columns(search: _Search, taken: set[str]) -> dict[str, str]:
 def _missing(role: str, search: _Search, found: Mapping[str, str]) -> DataError:
     """Return the error for a missing column, with the lines that would name it."""
     guess = _guess(search, dict(found))
-    wanted = ", ".join(f"{key}: {column}" for key, column in guess.items())
     kind = "looks like" if all(column in search.columns for column in guess.values()) else "for example"
+    advice = f"{kind} {search.form.task}.  {_advice(guess, search.asker)}"
+    return DataError(f"{search.source}: column {role!r} not found\n{_first_row(search)}\n  {advice}")
+
+
+def no_form(forms: Sequence[Form], row: Mapping[str, Any], source: str, asker: Asker) -> DataError:
+    """Return the error for rows that have none of a task's forms, with the lines for the form that they could have.
+
+    Args:
+        forms: Of the task, at least two.
+        row: Shows the columns.
+        source: What the rows are called.
+        asker: Who is told how to name them.
+    """
+    search = _Search(_nearest(forms, row), tuple(row), row, source, asker)
+    known = "; or ".join(", ".join(role for role in form.roles if role not in form.optional) for form in forms)
+    guess = _guess(search, {})
     return DataError(
-        f"{search.source}: column {role!r} not found\n{_first_row(search)}\n  {kind} {search.form.task}.  add to your recipe:\n"
-        f"      data:\n        columns: {{{wanted}}}"
+        f"{source}: its columns are none that {forms[0].task} knows\n{_first_row(search)}\n"
+        f"  expected        {known}\n  {_advice(guess, asker)}"
     )
+
+
+def _nearest(forms: Sequence[Form], row: Mapping[str, Any]) -> Form:
+    """Return the form that most columns could fill; of two such the later one, which is the more general."""
+    texts = [column for column, value in row.items() if isinstance(value, str) and column not in _NUMBERS]
+    lists = [column for column, value in row.items() if isinstance(value, list)]
+
+    def filled(form: Form) -> tuple[bool, int]:
+        needed = [role for role in form.roles if role not in form.optional]
+        takes_lists = bool({"choices", "messages"} & set(needed))
+        return takes_lists == bool(lists) and len(needed) <= len(texts) + len(lists), min(len(needed), len(texts) + len(lists))
+
+    return max(reversed(forms), key=filled)
+
+
+def _again(search: _Search, forms: Sequence[Form], columns: Mapping[str, str]) -> str:
+    """Return the lines that name the columns of rows for which a recipe's own names do not fit."""
+    form = next((form for form in forms if set(columns) <= set(form.roles)), forms[0])
+    told = dataclasses.replace(search, form=dataclasses.replace(form, roles=dict.fromkeys(columns, ()), is_pair=False))
+    guess = _guess(told, {role: column for role, column in columns.items() if column in search.columns})
+    return f"  name the columns of your file.  {_advice(guess, search.asker)}"
+
+
+def _advice(guess: Mapping[str, str], asker: Asker) -> str:
+    """Return how columns are named: in a recipe and beside `modelzoo train`, or beside eval and predict and in Python."""
+    words = " ".join(shlex.quote(f"{_PREFIX[asker]}{role}={column}") for role, column in guess.items())
+    wanted = ", ".join(f"{role}: {column}" for role, column in guess.items())
+    if asker == "call":
+        return f"add to the command:\n      {words}\n  or in Python: columns={dict(guess)}"
+    return f"add to your recipe:\n      data:\n        columns: {{{wanted}}}\n  or to the command: {words}"
 
 
 def _first_row(search: _Search) -> str:
@@ -218,7 +278,7 @@ def _first_row(search: _Search) -> str:
 
 def _guess(search: _Search, guess: dict[str, str]) -> dict[str, str]:
     """Guess the roles from the first row's values: texts by length, labels by being short."""
-    rest = [column for column in search.columns if column not in guess.values() and column not in ("id", "idx", "guid")]
+    rest = [column for column in search.columns if column not in guess.values() and column not in _NUMBERS]
     if search.form.is_pair:
         texts = [column for column in rest if isinstance(search.row[column], str) and len(search.row[column]) > 20]
         for role, column in zip(("text_a", "text_b"), texts, strict=False):

@@ -1,13 +1,14 @@
-"""In which of its forms a language model's run had its rows, and what of that its result has to carry."""
+"""In which form and under which names a run had its rows, and what of that its result has to carry."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 from modelzoo.config import RunSettings
 from modelzoo.data import load_tokenizer
 from modelzoo.data.chat import ChatEncoder, chat_template
 
-__all__ = ["store_chat", "trained_form"]
+__all__ = ["store_chat", "trained_columns", "trained_form"]
 
 
 def trained_form(run_folder: Path) -> str:
@@ -16,10 +17,24 @@ def trained_form(run_folder: Path) -> str:
     Args:
         run_folder: Of the run.
     """
+    return str(_train_facts(run_folder).get("form", ""))
+
+
+def trained_columns(run_folder: Path) -> dict[str, str] | None:
+    """Return the column of each role of a run's training rows; None for a token store and for older runs.
+
+    Args:
+        run_folder: Of the run.
+    """
+    found = _train_facts(run_folder).get("columns")
+    return {str(role): str(column) for role, column in found.items()} if isinstance(found, dict) else None
+
+
+def _train_facts(run_folder: Path) -> dict[str, Any]:
+    """Return what data.json says of the training rows; {} where there is none."""
     file = run_folder / "data.json"
-    if not file.is_file():
-        return ""
-    return str(json.loads(file.read_text(encoding="utf-8")).get("train", {}).get("form", ""))
+    found = json.loads(file.read_text(encoding="utf-8")).get("train") if file.is_file() else None
+    return found if isinstance(found, dict) else {}
 
 
 def store_chat(folder: Path, settings: RunSettings) -> None:

@@ -13,13 +13,13 @@ from modelzoo import hub
 from modelzoo.config import METRICS, RunSettings, load_settings
 from modelzoo.data import Tokenizer, load_tokenizer, read_rows
 from modelzoo.data.published import published_rows
-from modelzoo.data.tasks import Recipe, task_spec
+from modelzoo.data.tasks import Recipe, find_columns, task_spec
 from modelzoo.errors import CheckpointError, ConfigError, DataError, InputError
 from modelzoo.models.adapted import tokenizer_folder
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.image_config import ImageConfig
 from modelzoo.models.model import Model, Task
-from modelzoo.training.forms import trained_form
+from modelzoo.training.forms import trained_columns, trained_form
 from modelzoo.training.image_runs import given_images
 from modelzoo.training.limits import has_labels
 
@@ -39,6 +39,8 @@ class OpenedModel:
     """Of the run that it is from, if it is from one."""
     form: str = ""
     """Of the run's training rows, if they had one: text, completion, chat, pair."""
+    trained_columns: Mapping[str, str] | None = None
+    """Column by role of the run's training rows, where that is known."""
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -99,7 +101,36 @@ class OpenedModel:
             source=source,
             labelled=labelled,
             seed=self.settings.train.seed if self.settings is not None else 0,
+            asker="call",
         )
+
+    def require_texts(self, rows: Rows, columns: Mapping[str, str] | None, source: str) -> None:
+        """Refuse single texts for a classifier that was trained on pairs, and pairs for one that was not.
+
+        Args:
+            rows: To be read.
+            columns: Column by role, as they are given.
+            source: What the rows are called.
+
+        Raises:
+            DataError: They are of the other kind; or a column is missing.
+        """
+        if self.trained_columns is None or self.model.task != "classification" or self.reads_images:
+            return
+        left_out = task_spec(self.model.task).target_roles
+        told = {role: column for role, column in self.columns(columns).items() if role not in left_out}
+        found = find_columns(rows, self.model.task, told, source=source, labelled=False, asker="call")
+        trained = [self.trained_columns[role] for role in ("text_a", "text_b") if role in self.trained_columns]
+        if len(trained) == 2 and "text_b" not in found:
+            raise DataError(
+                f"{source}: the model was trained on pairs of texts ({' and '.join(trained)}), but there is one text a row "
+                f"({found['text_a']}); give the second one: --pair TEXT beside each --text, or columns.text_b=COLUMN of a file"
+            )
+        if len(trained) == 1 and "text_b" in found:
+            raise DataError(
+                f"{source}: the model was trained on single texts ({trained[0]}), but there are two a row ({found['text_a']} and "
+                f"{found['text_b']}); leave --pair out, or choose one with columns.text_a=COLUMN"
+            )
 
 
 def open_model(
@@ -117,7 +148,7 @@ def open_model(
         CheckpointError: The checkpoint has no head for the task, so what it says would be noise.
         ConfigError: The task has no evaluation.
     """
-    settings, form = None, ""
+    settings, form, columns = None, "", None
     if isinstance(model_or_run, Model):
         model = model_or_run
         if model.source_folder is None:
@@ -132,8 +163,10 @@ def open_model(
             if not (folder / "final").is_dir():
                 raise InputError(f"{folder}: the run is not finished, it has no final/; continue it with: modelzoo resume {folder}")
             form = trained_form(folder)
+            columns = trained_columns(folder)
             folder = folder / "final"
         else:
+            columns = trained_columns(folder.parent) if folder.name == "final" else None
             folder = hub.resolve(model_or_run, allow_pickle=allow_pickle)
         model = from_pretrained(folder, task=task, allow_pickle=allow_pickle, dtype=torch.float32)
         new = model.load_report.new if model.load_report is not None else ()
@@ -142,7 +175,7 @@ def open_model(
         folder = tokenizer_folder(folder, model)
     if model.task not in METRICS:
         raise ConfigError(f"{folder}: task {model.task!r}: expected one of {', '.join(METRICS)}; give task=")
-    opened = OpenedModel(model, folder, settings, form)
+    opened = OpenedModel(model, folder, settings, form, columns)
     if not opened.reads_images:
         _ = opened.tokenizer  # what is wrong with it is said now
     return opened

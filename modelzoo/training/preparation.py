@@ -100,6 +100,7 @@ def prepare(settings: RunSettings) -> Prepared:
                 "fingerprint": dataset.fingerprint,
                 "report": dataclasses.asdict(dataset.report),
                 **({"form": dataset.form} if dataset.form else {}),
+                **_columns(settings, split, rows[split], is_text=tokenizer is not None),
             }
             for split, dataset in datasets.items()
         },
@@ -172,6 +173,13 @@ def _samples(
         writing=writing,
         choosing=choosing,
     )
+
+
+def _columns(settings: RunSettings, split: str, rows: Rows, *, is_text: bool) -> dict[str, Any]:
+    """Return the column of each role of rows of texts, as it is written to data.json."""
+    if not rows or not is_text:
+        return {}
+    return {"columns": find_columns(rows, settings.model.task, settings.data.columns, source=source_name(settings, split))}
 
 
 def source_name(settings: RunSettings, split: str) -> str:

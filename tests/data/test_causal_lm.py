@@ -178,7 +178,7 @@ def test_a_template_that_refuses_a_row_names_it(tmp_path: Path) -> None:
 def test_forms_are_not_mixed_and_a_missing_column_is_shown(tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match=r"expected roles of one form of causal_lm .*, found text, prompt together"):
         build([{"a": "x", "b": "y"}], tokenizer, columns={"text": "a", "prompt": "b"})
-    with pytest.raises(DataError, match=r"my.jsonl: column 'text' not found\n  columns found   a, b\n"):
+    with pytest.raises(DataError, match=r"my.jsonl: its columns are none that causal_lm knows\n  columns found   a, b\n"):
         build([{"a": "x", "b": "y"}], tokenizer)
     with pytest.raises(DataError, match=r"my.jsonl: column 'completion' not found"):
         build([{"a": "x", "b": "y"}], tokenizer, columns={"prompt": "a"})

@@ -64,7 +64,41 @@ def test_a_missing_column_shows_columns_first_row_and_the_lines_to_add() -> None
         "  looks like classification.  add to your recipe:",
         "      data:",
         "        columns: {text_a: query_text, text_b: body, label: answer_is}",
+        "  or to the command: data.columns.text_a=query_text data.columns.text_b=body data.columns.label=answer_is",
     ]
+    with pytest.raises(DataError) as caught:
+        find_columns(rows, "classification", source="my.jsonl", asker="call")
+    assert str(caught.value).splitlines()[3:] == [
+        "  looks like classification.  add to the command:",
+        "      columns.text_a=query_text columns.text_b=body columns.label=answer_is",
+        "  or in Python: columns={'text_a': 'query_text', 'text_b': 'body', 'label': 'answer_is'}",
+    ]
+
+
+def test_rows_of_no_form_are_shown_all_forms_and_the_lines_for_the_nearest() -> None:
+    with pytest.raises(DataError) as caught:
+        find_columns([{"id": "1", "ask": "how are you", "reply": "well"}], "seq2seq_lm", source="my.csv")
+    assert str(caught.value).splitlines() == [
+        "my.csv: its columns are none that seq2seq_lm knows",
+        "  columns found   id, ask, reply",
+        '  row 1           {"id": "1", "ask": "how are you", "reply": "well"}',
+        "  expected        source, choices, label; or source, target; or text",
+        "  add to your recipe:",
+        "      data:",
+        "        columns: {source: ask, target: reply}",
+        "  or to the command: data.columns.source=ask data.columns.target=reply",
+    ]
+    with pytest.raises(DataError, match=r"columns: \{text: body\}"):
+        find_columns([{"body": "a text"}], "causal_lm")
+    with pytest.raises(DataError, match=r"columns: \{messages: turns\}"):
+        find_columns([{"turns": [{"role": "user"}]}], "causal_lm")
+
+
+def test_names_that_a_recipe_brings_and_rows_lack_say_how_to_name_them() -> None:
+    told = {"source": "question: {question} context: {context}", "target": "answers"}
+    with pytest.raises(DataError, match=r"column 'question' of data.columns.source not found") as caught:
+        find_columns([{"q": "how are you", "a": "well"}], "seq2seq_lm", told)
+    assert "data.columns.source=q data.columns.target=a" in str(caught.value)
 
 
 def test_a_missing_label_keeps_the_texts_that_were_found() -> None:
@@ -88,5 +122,7 @@ def test_wrong_mappings_are_refused() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_names_a_missing_column(task: str) -> None:
-    with pytest.raises(DataError, match=r"data: column '\w+' not found\n  columns found   zzz\n"):
+    with pytest.raises(
+        DataError, match=r"data: (column '\w+' not found|its columns are none that \w+ knows)\n  columns found   zzz\n"
+    ):
         find_columns([{"zzz": 3}], task)

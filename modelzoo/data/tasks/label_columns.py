@@ -54,5 +54,7 @@ def label_ids(values: Sequence[Sequence[Any]], table: LabelTable, recipe: Recipe
         except ValueError as error:
             problems.append(f"row {number}: {error}")
     if problems:
-        raise problem_rows(recipe.source, problems, "correct the label, or set data.label_names to all labels")
+        known = "or leave the row out: the model knows no other labels"
+        known = "or set data.label_names to all labels" if recipe.asker == "recipe" else known
+        raise problem_rows(recipe.source, problems, f"correct the label, {known}")
     return ids

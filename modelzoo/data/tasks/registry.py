@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from modelzoo.data.columns import Form, check_told, find_in_form
+from modelzoo.data.columns import Asker, Form, check_told, find_in_form, no_form
 from modelzoo.data.tasks.causal_lm import CAUSAL_LM
 from modelzoo.data.tasks.choices import MULTIPLE_CHOICE, with_choices
 from modelzoo.data.tasks.classification import CLASSIFICATION
@@ -39,7 +39,13 @@ def task_spec(task: str) -> TaskSpec:
 
 
 def find_columns(
-    rows: Rows, task: str, columns: Mapping[str, str] | None = None, *, source: str = "data", labelled: bool = True
+    rows: Rows,
+    task: str,
+    columns: Mapping[str, str] | None = None,
+    *,
+    source: str = "data",
+    labelled: bool = True,
+    asker: Asker = "recipe",
 ) -> dict[str, str]:
     """Return the column of each role of the task.
 
@@ -49,6 +55,7 @@ def find_columns(
         columns: Column by role, as in `data.columns`; roles that it leaves out are looked for by their usual names.
         source: What the rows are called in errors.
         labelled: False leaves the roles of targets out (prediction).
+        asker: Who is told how to name them: a recipe, or a call of eval or predict.
 
     Raises:
         DataError: If a role or column is not known or no column fits; it shows the columns, the first row and the lines to add.
@@ -57,14 +64,16 @@ def find_columns(
         forms = task_spec(task).forms
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
-    told = check_told(columns or {}, forms, rows[0], source)
+    told = check_told(columns or {}, forms, rows[0], source, asker)
     fitting = [form for form in forms if set(told) <= set(form.roles)]
     if not fitting:
         raise _mixed(task, told, forms)
     for form in fitting:
         try:
-            return find_in_form(rows, form, told, source=source, labelled=labelled)
+            return find_in_form(rows, form, told, source=source, labelled=labelled, asker=asker)
         except DataError:
+            if form is fitting[-1] and not told and len(fitting) > 1:
+                raise no_form(fitting, rows[0], source, asker) from None
             if form is fitting[-1]:
                 raise
     raise AssertionError("the last form returns or raises")
@@ -123,7 +132,7 @@ def _named(rows: Rows, recipe: Recipe) -> Iterator[dict[str, str]]:
     """Find the columns, and put the rows' name before an error that lacks it."""
     if not rows:
         raise DataError(f"{recipe.source}: expected at least one row, found none")
-    columns = find_columns(rows, recipe.task, recipe.columns, source=recipe.source, labelled=recipe.labelled)
+    columns = find_columns(rows, recipe.task, recipe.columns, source=recipe.source, labelled=recipe.labelled, asker=recipe.asker)
     try:
         yield columns
     except DataError as error:

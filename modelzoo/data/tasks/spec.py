@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modelzoo.data.columns import Form
+from modelzoo.data.columns import Asker, Form
 from modelzoo.data.encoding import Encoding, Truncation
 from modelzoo.data.tasks.cutting import Cut
 from modelzoo.data.tasks.draws import Draws, Item
@@ -43,6 +43,8 @@ class Recipe:
     """False: there are no labels (prediction)."""
     seed: int = 0
     """Of what is drawn anew in each epoch."""
+    asker: Asker = "recipe"
+    """Who is told what to change when rows do not fit."""
 
 
 @dataclass(kw_only=True, slots=True)

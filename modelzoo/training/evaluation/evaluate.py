@@ -95,6 +95,7 @@ def evaluate(
     batch_tokens: int = 8192,
     max_rows: int | None = None,
     max_new_tokens: int | None = None,
+    on_rows: Callable[[str], None] | None = None,
 ) -> dict[str, float]:
     """Return the metrics of a model on rows of your own. Under torchrun the processes share the rows.
 
@@ -109,6 +110,7 @@ def evaluate(
         max_rows: Only the first rows; None for all.
         max_new_tokens: Most tokens that a language model writes for each row, to be compared with its target; None for those of
             the run, or for nothing to be written.
+        on_rows: Told on the first process, before the model runs, what the rows are: name, number, lengths, labels.
 
     Returns:
         The metrics of the task, its loss, and, where there are labels, `majority`: the accuracy of always answering the commonest.
@@ -119,8 +121,11 @@ def evaluate(
     with connect() as world, failing_together(world, "the evaluation"):
         if opened.reads_images:
             images = image_dataset(some, model, opened.folder, source=source)
+            if on_rows is not None and world.is_main:
+                on_rows(f"{_named(source, rows)}: {images.describe()}")
             values = measure(model.to(world.device), EvaluationSet("rows", images, some, {}, batch_tokens), world)
             return {**values, "majority": images.report.majority_share or 0.0}
+        opened.require_texts(some, columns, source)
         recipe = opened.recipe(columns=columns, max_length=max_length, source=source)
         dataset = TokenizedDataset.from_rows(some, recipe, limits_of(model))
         wanted = opened.max_new_tokens(max_new_tokens)
@@ -129,7 +134,14 @@ def evaluate(
             writing = writing_set(some, recipe, model, max_new_tokens=wanted, batch_tokens=batch_tokens)
         elif dataset.form == "choice":
             choosing = choosing_set(some, recipe, limits_of(model), batch_tokens=batch_tokens, vocab_size=scored_size(model))
+        if on_rows is not None and world.is_main:
+            on_rows(f"{_named(source, rows)}: {dataset.describe()}")
         samples = EvaluationSet("rows", dataset, some, recipe.columns or {}, batch_tokens, scored_size(model), writing, choosing)
         values = measure(model.to(world.device), samples, world)
     majority = dataset.report.majority_share
     return values if majority is None else {**values, "majority": majority}
+
+
+def _named(source: str, rows: object) -> str:
+    """Return what the rows of an evaluation are called: whose they are where nobody named them."""
+    return f"{source}, the validation rows of the run" if rows is None else source

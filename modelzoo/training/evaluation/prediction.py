@@ -68,7 +68,8 @@ def predict(
     if task_spec(opened.model.task).prompts is not None:
         return _written(opened, some, columns, max_length, source, wanted or MAX_NEW_TOKENS, batch_tokens)
     has_images = opened.reads_images
-    roles = {} if has_images else find_columns(some, opened.model.task, _known(opened, columns), source=source, labelled=False)
+    opened.require_texts(some, columns, source)
+    roles = {} if has_images else _roles(opened, some, columns, source)
     with connect() as world, failing_together(world, "the prediction"):
         if has_images:
             dataset: Samples = image_dataset(some, opened.model, opened.folder, source=source, labelled=False)
@@ -131,6 +132,11 @@ def _known(opened: OpenedModel, columns: Mapping[str, str] | None) -> dict[str, 
     """Return the columns without those of labels, which rows to predict need not have."""
     left_out = task_spec(opened.model.task).target_roles
     return {role: column for role, column in opened.columns(columns).items() if role not in left_out}
+
+
+def _roles(opened: OpenedModel, rows: Rows, columns: Mapping[str, str] | None, source: str) -> dict[str, str]:
+    """Return the column of each role but those of targets."""
+    return find_columns(rows, opened.model.task, _known(opened, columns), source=source, labelled=False, asker="call")
 
 
 def _dataset(opened: OpenedModel, rows: Rows, roles: Mapping[str, str], source: str, max_length: int) -> TokenizedDataset:

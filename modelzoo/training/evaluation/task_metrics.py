@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelzoo.data import Samples
-from modelzoo.data.image_dataset import ImageDataset
 from modelzoo.data.tasks import find_columns, task_spec
 from modelzoo.data.tasks.choices import read_groups
 from modelzoo.runtime import World
@@ -40,7 +39,7 @@ class TaskMetrics:
         self._chosen: dict[int, int] = {}
         self._groups: list[str] | None = None
         if dataset.task == "classification":
-            has_texts = bool(rows) and not isinstance(dataset, ImageDataset)
+            has_texts = bool(rows) and dataset.has_texts
             self._groups = read_groups(rows, find_columns(rows, dataset.task, columns)) if has_texts else None
             self._labels = ClassificationMetrics(len(dataset.label_names))
         elif dataset.task == "token_classification":
