@@ -70,6 +70,8 @@ class ImageDataset(Samples):
         DataError: If an image is missing or cannot be decoded, or a label has no name; it lists the rows, counted from 1.
     """
 
+    has_texts = False
+
     def __init__(
         self,
         rows: Sequence[Mapping[str, Any]],

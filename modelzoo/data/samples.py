@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from modelzoo.data.limits import DataReport
 from modelzoo.data.tasks.draws import Item
@@ -36,6 +37,8 @@ class Samples(ABC):
         is_labelled: False where there are no targets (prediction).
     """
 
+    has_texts: ClassVar[bool] = True
+    """Whether the rows have columns of texts, which have roles."""
     report: DataReport
     """What became of the rows."""
     fingerprint: str

@@ -31,9 +31,10 @@ def count_traffic(model: nn.Module, mesh: DeviceMesh, traffic: Traffic) -> None:
         if isinstance(module, FSDPModule):
             # the classes that torch 2.13 annotates here have no public name; it asks for no more than these methods
             module.set_custom_all_gather(_Gather(traffic))  # type: ignore[arg-type]  # see above
-            module.set_custom_reduce_scatter(_Scatter(traffic))  # type: ignore[arg-type]  # see above
+            scatter = _Scatter(traffic)
+            module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]  # see above
             if groups > 1:
-                module.set_all_reduce_hook(_replicated(traffic, groups))
+                module.set_all_reduce_hook(_replicated(traffic, groups, scatter))
 
 
 class _Waited:
@@ -88,15 +89,25 @@ class _Gather(_Counted):
 
 class _Scatter(_Counted):
     kind = "reduce"
+    last_s = 0.0
+    """When it was last done, or its memory was asked for where a shard is the whole; the sum between groups comes right after."""
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        self.last_s = time.perf_counter()
+        return super().allocate(size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> Any:
-        return self._run(input_tensor, group, lambda: reduce_scatter(output_tensor, input_tensor, group, op=op))
+        work = self._run(input_tensor, group, lambda: reduce_scatter(output_tensor, input_tensor, group, op=op))
+        self.last_s = time.perf_counter()
+        return work
 
 
-def _replicated(traffic: Traffic, groups: int) -> Callable[[Tensor], None]:
+def _replicated(traffic: Traffic, groups: int, scatter: _Scatter) -> Callable[[Tensor], None]:
+    """Return what is called after the sum between groups, which `fully_shard` does by itself: it is timed from the scatter on."""
+
     def note(total: Tensor) -> None:
-        traffic.add("replicate", 2 * total.nbytes * (groups - 1) // groups, 0.0)
+        traffic.add("replicate", 2 * total.nbytes * (groups - 1) // groups, time.perf_counter() - scatter.last_s)
 
     return note
