@@ -64,7 +64,7 @@ def data_show(
         return
     for view in views:
         _say_row(view)
-    for note in prepared.notes:
+    for note in (*prepared.notes, *prepared.warnings):
         say(f" {note}")
     say("\n" + columns([["length in tokens", *(f"p{share}" for share in SHARES), "max"], *_length_rows(facts)]))
     for split, known in facts.items():

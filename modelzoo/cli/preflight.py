@@ -115,6 +115,8 @@ def _data(settings: "RunSettings", prepared: "Prepared") -> Iterator[Finding]:
     for note in prepared.notes:
         split, _, text = note.partition(": ")
         yield Finding(split, text) if text and split in prepared.data else Finding("data", note, "note")
+    for warning in prepared.warnings:
+        yield Finding("labels", warning, "note")
     for found in data_findings(prepared.data, settings.data.max_length):
         yield Finding("data", found.text, "note")
     for split in ("validation", "test"):

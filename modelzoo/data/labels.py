@@ -1,17 +1,19 @@
 """Label values to ids: booleans, integers and strings, with names that are the same however the file spells them."""
 
+import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from modelzoo.data.columns import show
 from modelzoo.errors import DataError, closest
 
-__all__ = ["LabelTable", "collect_names"]
+__all__ = ["LabelTable", "collect_names", "lookalikes"]
 
 # More different labels than this, and one for every second row: then the column holds no labels.
 _MANY_LABELS = 50
+_LIKE = 0.75
 
 
 class LabelTable:
@@ -76,6 +78,41 @@ def label_name(value: object) -> str:
     if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
         return value
     raise ValueError(f"expected a label (text, integer or true/false), found {show(value)} ({type(value).__name__})")
+
+
+def lookalikes(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return labels that could be a common one typed wrong, each with that one, the rarest first.
+
+    A label is held to be such where it has the other's letters in another case, or where it is close to it (a similarity of 0.75
+    and more, as `difflib` measures it, or its letters in another order) and rare beside it: at most a fifth of its rows, and at
+    most 3 rows or a two-hundredth of them.
+
+    Args:
+        counts: Rows, or words, by label.
+    """
+    found = []
+    names = [name for name, count in counts.items() if count and not name.isdecimal()]
+    for name in sorted(names, key=lambda each: counts[each]):
+        common = [other for other in names if (counts[other], other) > (counts[name], name) and _is_like(name, other, counts)]
+        if common:
+            found.append((name, max(common, key=lambda other: counts[other])))
+    return found
+
+
+def _is_like(name: str, other: str, counts: Mapping[str, int]) -> bool:
+    if name.strip().casefold() == other.strip().casefold():
+        return True
+    if counts[name] * 5 > counts[other] or counts[name] > max(3, counts[other] // 200):
+        return False
+    # of entities the kind is compared, not B- with I-
+    if name[:2] in ("B-", "I-") and other[:2] in ("B-", "I-"):
+        return name[:2] == other[:2] and _similarity(name[2:], other[2:]) >= _LIKE
+    return _similarity(name, other) >= _LIKE
+
+
+def _similarity(name: str, other: str) -> float:
+    first, second = name.casefold(), other.casefold()
+    return 1.0 if sorted(first) == sorted(second) else difflib.SequenceMatcher(None, first, second).ratio()
 
 
 def collect_names(values: Iterable[object], num_rows: int) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from modelzoo.training.evaluation.choosing import choice_rows, choosing_set, met
 from modelzoo.training.evaluation.evaluate import EvaluationSet
 from modelzoo.training.evaluation.writing import writing_set
 from modelzoo.training.image_runs import image_dataset, image_label_names, image_rows, reads_images
+from modelzoo.training.label_warnings import label_warnings
 from modelzoo.training.limits import has_labels, limits_of, require_plain_inputs, scored_size
 
 __all__ = ["Prepared", "label_column", "prepare", "source_name"]
@@ -48,6 +49,8 @@ class Prepared:
     data: dict[str, Any]
     """Sources, fingerprints and reports, as they are written to data.json."""
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    """What looks wrong without being certain."""
 
     @property
     def fingerprint(self) -> str:
@@ -105,6 +108,7 @@ def prepare(settings: RunSettings) -> Prepared:
             for split, dataset in datasets.items()
         },
         notes=tuple(notes),
+        warnings=tuple(label_warnings(datasets, rows, _labels_of(settings, rows["train"], is_text=not has_images))),
     )
 
 
@@ -173,6 +177,13 @@ def _samples(
         writing=writing,
         choosing=choosing,
     )
+
+
+def _labels_of(settings: RunSettings, rows: Rows, *, is_text: bool) -> str | None:
+    """Return the column of the labels of rows, if they have names."""
+    if not is_text or not rows:
+        return "label" if rows else None
+    return label_column(rows, settings.model.task, settings.data.columns, source_name(settings, "train"))
 
 
 def _columns(settings: RunSettings, split: str, rows: Rows, *, is_text: bool) -> dict[str, Any]:

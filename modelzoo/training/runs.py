@@ -306,3 +306,5 @@ def _say_start(
         progress.note(note)
     for note in (str(model.load_report), *data.notes):
         progress.note("\n".join(f"         {line}" for line in note.splitlines()))
+    for warning in data.warnings if world.is_main else ():
+        log.warning("%s", warning)

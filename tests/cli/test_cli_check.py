@@ -122,3 +122,27 @@ def test_each_finding_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.count("OMP_NUM_THREADS=1 leaves cores unused") <= 1
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.count(", OMP_NUM_THREADS=1\n") <= 1
+
+
+def test_a_label_typed_wrong_once_is_named_with_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = [("positive", "negative")[number % 2] for number in range(40)]
+    labels[16] = "positve"
+    some = [{"text": f"a text {number}", "label": label} for number, label in enumerate(labels)]
+    train, validation = rows(tmp_path / "t.jsonl", *some), rows(tmp_path / "v.jsonl", *some[:4], {"text": "b", "label": "neutral"})
+    words = ["demo", f"data.train={train}", "data.columns={}", "data.truncation=longest_first"]
+    code, findings = found([*words, "data.validation=null", "evaluation.every=null"], capsys)
+    assert code == 0, findings
+    said = [finding["value"] for finding in findings if finding["name"] == "labels"]
+    assert said == [
+        "train: label 'positve' (row 17) is close to 'positive' (19 times); if it is that label typed wrong, correct the rows, "
+        "as it is a class of its own now"
+    ]
+    names = "data.label_names=[negative, positive, positve, neutral]"
+    code, findings = found([*words, f"data.validation={validation}", names], capsys)
+    assert code == 0, findings
+    assert "validation: label 'neutral' (row 5) occurs in no row of train" in str(findings)
+    out = tmp_path / "runs"
+    assert main(["train", *words, f"data.validation={validation}", names, "train.max_steps=1", f"output.folder={out}"]) == 0
+    assert "warning: train: label 'positve' (row 17) is close to 'positive'" in capsys.readouterr().out
+    assert main(["show", str(out / "demo-001")]) == 0
+    assert "occurs in no row of train" in capsys.readouterr().out

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from modelzoo.data.labels import LabelTable, collect_names, label_name
+from modelzoo.data.labels import LabelTable, collect_names, label_name, lookalikes
 from modelzoo.errors import DataError
 
 
@@ -79,3 +79,22 @@ def test_labels_of_numpy_and_pandas() -> None:
 
 def test_whole_floats_and_integers_have_one_name() -> None:
     assert label_name(3) == label_name(3.0) == label_name("3") == "3"
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"positive": 200, "negative": 190, "positve": 1}, [("positve", "positive")]),
+        ({"positive": 200, "Positive": 60}, [("Positive", "positive")]),
+        ({"spam": 100, "spam ": 2, "ham": 300}, [("spam ", "spam")]),
+        ({"true": 100, "ture": 1, "false": 90}, [("ture", "true")]),
+        ({"positive": 200, "negative": 190}, []),
+        ({"entailment": 60, "not_entailment": 40}, []),
+        ({"very good": 50, "good": 60, "bad": 3}, []),
+        ({"10": 200, "1": 1}, []),
+        ({"B-PER": 500, "I-PER": 2, "B-PRE": 1, "O": 9000}, [("B-PRE", "B-PER")]),
+        ({"a": 5, "b": 0}, []),
+    ],
+)
+def test_a_rare_label_that_is_close_to_a_common_one_is_known(counts: dict[str, int], expected: list[tuple[str, str]]) -> None:
+    assert lookalikes(counts) == expected
