@@ -60,8 +60,8 @@ def limit_device(device: torch.device, size_bytes: int) -> None:
         size_bytes: At most what it has, the driver's part included.
     """
     if device.type == "cuda":
-        total = torch.cuda.mem_get_info(device)[1]
-        torch.cuda.set_per_process_memory_fraction(min(max(size_bytes - CONTEXT_BYTES, 0) / total, 1.0), device)
+        share = max(size_bytes - CONTEXT_BYTES, 0) / total_bytes(device)
+        torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device)
 
 
 def _available() -> int | None:
@@ -83,8 +83,10 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def total_bytes() -> int:
-    """Return the memory of this machine."""
+def total_bytes(device: torch.device | None = None) -> int:
+    """Return the memory of this machine, or of an accelerator in it."""
+    if device is not None and device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -200,6 +200,8 @@ def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, conf
     options: dict[str, Any] = {
         "mesh": mesh[REPLICATE, SHARD] if config.data_replicate > 1 else mesh[SHARD],
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32),
+        # stored in fewer bits, which cannot be cut: whole on every rank
+        "ignored_params": {module.weight for module in model.modules() if getattr(module, "keep_weight", None) is not None},
     }
     # logits are a view of packed ones; the warning is about changing an output in place, which nothing here does
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")

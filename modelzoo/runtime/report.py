@@ -13,7 +13,7 @@ from modelzoo.runtime.prepare import Prepared, prepared
 from modelzoo.runtime.tiers import tiers_of
 from modelzoo.runtime.tiers.timeline import timeline_of
 from modelzoo.runtime.tiers.timeline_text import timeline_lines
-from modelzoo.sharded import held, is_away
+from modelzoo.sharded import is_away, stored_bytes
 
 __all__ = ["Report", "TierReport", "UnitBytes", "report"]
 
@@ -189,7 +189,7 @@ def _count(name: str, parameters: Sequence[nn.Parameter], optimizer: Optimizer |
 
 
 def _bytes_here(tensor: torch.Tensor) -> int:
-    return 0 if is_away(tensor) else held(tensor).nbytes
+    return 0 if is_away(tensor) else stored_bytes(tensor)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

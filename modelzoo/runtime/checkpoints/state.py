@@ -94,6 +94,10 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer, stored: Mapping[str,
     """
     trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     parameters = {name: p for name, p in _parameters(model).items() if id(p) in trained or not p.requires_grad}
+    shapes = getattr(optimizer, "state_shapes", None)  # an optimizer whose state is not shaped like its parameters says how
+    own = (
+        {name: {kind: TensorSpec(*facts) for kind, facts in shapes(p).items()} for name, p in parameters.items()} if shapes else {}
+    )
     problems = []
     kinds: dict[str, set[str]] = {}
     for key, spec in stored.items():
@@ -102,15 +106,18 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer, stored: Mapping[str,
         if name not in parameters:
             problems.append(f"optimizer/{key}: expected a trained parameter of this name, found none; was it left out since?")
             continue
-        expected = TensorSpec(tuple(parameters[name].shape), parameters[name].dtype)
-        if spec.shape not in (expected.shape, ()):
+        expected = own[name].get(kind) if own else TensorSpec(tuple(parameters[name].shape), parameters[name].dtype)
+        if expected is None:
+            problems.append(f"optimizer/{key}: expected one of {', '.join(sorted(own[name]))}; was it saved by another optimizer?")
+        elif spec.shape not in (expected.shape, ()):
             problems.append(f"optimizer/{key}: expected shape {list(expected.shape)}, found {list(spec.shape)}")
         elif spec.dtype != expected.dtype and spec.shape == expected.shape:
             problems.append(f"optimizer/{key}: expected {expected.dtype_name}, found {spec.dtype_name}")
     every = set().union(*kinds.values())
     for name, some in kinds.items():
-        if some != every:
-            problems.append(f"optimizer: {name}: expected {sorted(every)}, found {sorted(some)}")
+        wanted = set(own[name]) if own and name in own else every
+        if some != wanted:
+            problems.append(f"optimizer: {name}: expected {sorted(wanted)}, found {sorted(some)}")
     _refuse(problems)
 
 
@@ -164,7 +171,7 @@ def load_optimizer_state(model: nn.Module, optimizer: Optimizer, stored: Mapping
             value = value.to(parameter.device) if is_beside else value
         else:
             moment = getattr(optimizer, "moment", None)
-            # an optimizer over the tiers knows where its moments live
+            # an optimizer over the tiers knows where its moments live, one of eight bits what they are
             value = torch.empty_like(parameter) if moment is None else moment(parameter, kind)
             _fill(key, value, read)
         optimizer.state[parameter][kind] = value

@@ -87,15 +87,19 @@ def sizes_of(model: nn.Module) -> list[Sizes]:
     return [_sizes(name, own, is_block) for name, _, own, is_block in _groups(model)]
 
 
-def budget_bytes(memory: MemoryConfig, world: World) -> int | None:
+def budget_bytes(memory: MemoryConfig, world: World, link: Link | None = None) -> int | None:
     """Return the bytes that this process may take of the memory it computes in, or None for no limit.
+
+    Args:
+        memory: Budgets.
+        world: The processes.
+        link: Between the device and the host; None is that of the world's device.
 
     Raises:
         ConfigError: More than the machine has.
     """
-    if world.device.type != "cpu":
-        total = torch.get_device_module(world.device).mem_get_info(world.device)[1]
-        return _size("memory.device", memory.device or "auto", total, free_bytes(world.device))
+    if (link or Link(world.device)).is_apart:
+        return _size("memory.device", memory.device or "auto", total_bytes(world.device), free_bytes(world.device))
     text = memory.host if memory.host is not None else memory.device
     return None if text is None else _size("memory.host", text, total_bytes(), free_bytes(world.device) + resident_bytes())
 
@@ -116,7 +120,7 @@ def _place(sizes: Sequence[Sizes], world: World, memory: MemoryConfig, link: Lin
     Raises:
         ConfigError: A budget is too small or larger than the machine.
     """
-    budget, cpu = budget_bytes(memory, world), torch.device("cpu")
+    budget, cpu = budget_bytes(memory, world, link), torch.device("cpu")
     has_disk, ranks = memory.disk.path is not None, world.data_size
     room = None if budget is None else budget - reserved_bytes
     slots, how, when = memory.slots, memory.placement, memory.optimizer_update
