@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from modelzoo.models.t5_config import T5Config as T5Config
     from modelzoo.models.vit import ViT as ViT
     from modelzoo.models.vit import ViTConfig as ViTConfig
-    from modelzoo.plan import plan_training as plan_training
     from modelzoo.run import Run as Run
+    from modelzoo.run import plan_training as plan_training
     from modelzoo.run import resume as resume
     from modelzoo.run import settings as settings
     from modelzoo.run import train as train
@@ -134,7 +134,7 @@ _HOMES = {
     "from_pretrained": "modelzoo.models.auto",
     "generate": "modelzoo.generation",
     "load_tokenizer": "modelzoo.data",
-    "plan_training": "modelzoo.plan",
+    "plan_training": "modelzoo.run",
     "predict": "modelzoo.training",
     "resume": "modelzoo.run",
     "settings": "modelzoo.run",

@@ -14,13 +14,16 @@ from modelzoo.errors import CheckpointError, InputError
 from modelzoo.hub.publish import copy_folder
 from modelzoo.models.adapted import write_merged
 from modelzoo.models.auto import from_pretrained
-from modelzoo.models.model import Model
+from modelzoo.models.model import Model, Task
+from modelzoo.plan import Machine, TrainingPlan
+from modelzoo.plan import plan_training as plan_settings
 from modelzoo.training import Progress, RunResult, evaluate, predict
 from modelzoo.training import resume as resume_run
 from modelzoo.training import train as start_run
+from modelzoo.training.row_lengths import RowLengths, row_lengths
 from modelzoo.verification import verify
 
-__all__ = ["Run", "resume", "settings", "train"]
+__all__ = ["Run", "plan_training", "resume", "settings", "train"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -216,3 +219,26 @@ def resume(folder: str | os.PathLike[str], *, progress: Progress | None = None) 
         InputError: It is not the folder of a run, or another process works in it.
     """
     return Run(folder).resume(progress=progress)
+
+
+def plan_training(
+    settings: RunSettings, *, ranks: int | None = None, machine: Machine | str = "this", task: Task | None = None
+) -> TrainingPlan:
+    """Plan a run before anything is allocated: no weight is read and nothing is fetched.
+
+    Where model and data are on this machine, the first 10,000 training rows are read for their lengths; else the model's
+    config.json is enough, and every row is taken as long as data.max_length allows.
+
+    Args:
+        settings: Of the run.
+        ranks: Processes; None for parallel.ranks, or one.
+        machine: What it is to run on: "this", a known one (`modelzoo.plan.KNOWN`), a YAML file of figures, or what `find_machine`
+            and `probe` return.
+        task: Another head than model.task, for which the rows are not read.
+
+    Raises:
+        ConfigError: The layout does not fit the ranks, or the machine is not known.
+        CheckpointError: The model has no config.
+    """
+    rows = row_lengths(settings) if task is None else RowLengths(None, f"those of the recipe are for {settings.model.task}")
+    return plan_settings(settings, ranks=ranks, machine=machine, task=task, lengths=rows.tokens, rows=rows.text)

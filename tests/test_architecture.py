@@ -45,7 +45,7 @@ PARTS: dict[str, set[str]] = {
     "generation": {"layers", "models", "hub", "data", "errors"},
     "verification": {"models", "hub", "converters", "errors"},
     # what the command's training commands are in Python: settings, training and what is done with the result
-    "run": {"config", "hub", "models", "training", "verification", "errors"},
+    "run": {"config", "hub", "models", "plan", "training", "verification", "errors"},
     "cli": ANYTHING,
     "recipes": ANYTHING,
     "__init__": ANYTHING,
@@ -62,7 +62,7 @@ FOREIGN: dict[str, set[str]] = {
     "layers": {"torch"},
     "converters": {"safetensors", "torch"},
     "hub": {"huggingface_hub", "safetensors", "torch"},
-    "adapters": {"torch"},
+    "adapters": {"torch", "torchao"},  # torchao: an extra, asked for where a base is stored in fewer bits
     "models": {"torch"},
     "runtime": {"numpy", "safetensors", "torch"},
     "data": {"PIL", "datasets", "huggingface_hub", "jinja2", "numpy", "pyarrow", "tokenizers", "torch", "transformers"},

@@ -35,13 +35,15 @@ def plan(
 
     modelzoo plan bert-boolq model=FOLDER --ranks 8 --machine a100-80gb parallel.precision=bfloat16
 
-    The model's config.json is enough: no weight is read, no row is read (every row is taken as long as data.max_length allows), and
-    nothing of the model's size is allocated. Exit code 3 if it does not fit.
+    The model's config.json is enough: no weight is read, and nothing of the model's size is allocated. Where model and data are on
+    this machine, the first 10,000 training rows are read for their lengths; else each is taken as long as data.max_length allows.
+    Exit code 3 if it does not fit.
     """
     from modelzoo.config import resolve_settings
 
     settings = resolve_settings(recipe, ctx.args).settings
-    from modelzoo.plan import parse_amount, plan_training
+    from modelzoo.plan import parse_amount
+    from modelzoo.run import plan_training
 
     amounts = {
         "device_memory": None if device_memory is None else parse_amount(device_memory, bare="GiB", option="--device-memory"),

@@ -10,6 +10,7 @@ from modelzoo.plan.line import Line
 from modelzoo.plan.machine import Machine
 from modelzoo.plan.memory import MemoryPlan, plan_memory
 from modelzoo.plan.parts import ModelParts
+from modelzoo.plan.tier_memory import recipe_budget
 from modelzoo.plan.time import TimePlan, plan_time
 from modelzoo.plan.traffic import TrafficPlan, plan_traffic
 from modelzoo.plan.workload import Workload, workload_of
@@ -223,7 +224,7 @@ def plan_workload(
         time=plan_time(model, work, cut, traffic, held, machine),
         checkpoint_bytes=12 * kept_states * model.trained + 4 * final,
         checkpoint_how=f"{kept_states} states x {model.trained:,} x 12 bytes, and {final:,} x 4 at the end",
-        budget_bytes=machine.budget,
+        budget_bytes=min(machine.budget, recipe_budget(memory or MemoryConfig(), machine) or machine.budget),
     )
 
 

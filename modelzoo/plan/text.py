@@ -18,15 +18,16 @@ NAMES = {
 }
 
 
-def plan_text(plan: Plan, alternatives: Sequence[Alternative] = (), *, recipe: str = "RECIPE") -> str:
+def plan_text(plan: Plan, alternatives: Sequence[Alternative] = (), *, recipe: str = "RECIPE", rows: str = "") -> str:
     """Return the tables.
 
     Args:
         plan: Of the settings as they are.
         alternatives: Best first.
         recipe: As it was typed.
+        rows: What their lengths are taken to be.
     """
-    lines = [*_heading(plan, recipe), ""]
+    lines = [*_heading(plan, recipe), *([f"rows     {rows}"] if rows else []), ""]
     for tier, found in plan.lines().items():
         lines.append(f"{tier:<24}{'bytes':>10}   how")
         lines += [f"  {line.name:<22}{_size(line.size_bytes):>10}   {_short(line.how)}" for line in found]
@@ -89,7 +90,8 @@ def _verdict(plan: Plan, tier: str) -> str:
     spare = budget - plan.memory.peak(tier)
     word = f"{_size(spare)} to spare" if spare >= 0 else f"short by {_size(-spare)}"
     moment = f", at {plan.memory.peak_moment}" if tier == plan.machine.tier else ""
-    return f"of {_size(budget)}: {word}{moment}"
+    own = " that the recipe allows" if tier == plan.machine.tier and budget < plan.machine.budget else ""
+    return f"of {_size(budget)}{own}: {word}{moment}"
 
 
 def _movement(plan: Plan) -> list[str]:

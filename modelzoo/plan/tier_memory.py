@@ -12,7 +12,7 @@ from modelzoo.runtime.tiers.device_placement import place_below_device
 from modelzoo.runtime.tiers.placement import Placement, place_units
 from modelzoo.runtime.tiers.unit import Home
 
-__all__ = ["host_lines", "place", "tier_lines"]
+__all__ = ["host_lines", "place", "recipe_budget", "tier_lines"]
 
 
 def place(
@@ -37,9 +37,7 @@ def _in_memory(
     model: ModelParts, cut: Cut, memory: MemoryConfig, machine: Machine, reserved: int, problems: list[str]
 ) -> tuple[Placement, int | None]:
     """Return where values live under the recipe's budget; a budget that is too small is a problem, and the least one is planned."""
-    text = memory.host if memory.host is not None else memory.device
-    total = machine.host_memory
-    budget = None if text is None else _budget(text, total)
+    budget = recipe_budget(memory, machine)
     sizes = [cut.tier_sizes(unit) for unit in model.units]
     room = None if budget is None else max(budget - reserved, 0)
 
@@ -56,9 +54,14 @@ def _in_memory(
 
     try:
         return placed(room), budget
-    except ConfigError as error:
-        problems.append(str(error))
-        return placed(placed(None).smallest_bytes), budget
+    except ConfigError:
+        smallest = placed(None).smallest_bytes
+        key, text = ("memory.host", memory.host) if memory.host is not None else ("memory.device", memory.device)
+        least = f"{readable_size(smallest + reserved)} ({smallest + reserved} bytes)"
+        parts = f"{readable_size(smallest)} for the model and {readable_size(reserved)} beside it"
+        more = "" if memory.disk.path is not None else "; or give memory.disk.path"
+        problems.append(f"{key}={text} is too small: expected at least {least}: {parts}{more}")
+        return placed(smallest), budget
 
 
 def _below_device(
@@ -87,6 +90,14 @@ def _below_device(
     except ConfigError as error:
         problems.append(str(error))
     return placed(max(room, placed(None, None).smallest_bytes), None), device
+
+
+def recipe_budget(memory: MemoryConfig, machine: Machine) -> int | None:
+    """Return how many bytes of the memory that a rank computes in a recipe allows; None where it sets no limit."""
+    if machine.kind == "cuda":
+        return None if memory.device is None else _budget(memory.device, machine.device_memory)
+    text = memory.host if memory.host is not None else memory.device
+    return None if text is None else _budget(text, machine.host_memory)
 
 
 def _budget(text: str, total: int) -> int:

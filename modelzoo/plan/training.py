@@ -1,5 +1,6 @@
 """The plan of a training run with what else would fit: what `modelzoo plan` prints, as an object."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ class TrainingPlan:
     """Other settings, each planned too, best first."""
     recipe: str
     """As the text names it."""
+    rows: str
+    """What the lengths of the rows are taken to be, and why."""
 
     @property
     def fits(self) -> bool:
@@ -44,7 +47,7 @@ class TrainingPlan:
 
     def __str__(self) -> str:
         """Return the tables of `modelzoo plan`."""
-        return plan_text(self.plan, self.alternatives, recipe=self.recipe)
+        return plan_text(self.plan, self.alternatives, recipe=self.recipe, rows=self.rows)
 
     def explain(self, line: str) -> str:
         """Return the formula and the numbers of one line.
@@ -63,15 +66,19 @@ class TrainingPlan:
             {"overrides": list(each.overrides), "peak_bytes": each.plan.peak_bytes, "step_seconds": each.plan.time.step}
             for each in self.alternatives
         ]
-        return {**self.plan.to_json(), "alternatives": others}
+        return {**self.plan.to_json(), "rows": self.rows, "alternatives": others}
 
 
 def plan_training(
-    settings: RunSettings, *, ranks: int | None = None, machine: Machine | str = "this", task: Task | None = None
+    settings: RunSettings,
+    *,
+    ranks: int | None = None,
+    machine: Machine | str = "this",
+    task: Task | None = None,
+    lengths: Sequence[int] | None = None,
+    rows: str = "not read",
 ) -> TrainingPlan:
     """Plan a run before anything is allocated: no weight and no row is read, the model's config.json is enough.
-
-    Every row is taken as long as data.max_length allows.
 
     Args:
         settings: Of the run.
@@ -79,6 +86,8 @@ def plan_training(
         machine: What it is to run on: "this", a known one (`modelzoo.plan.KNOWN`), a YAML file of figures, or what `find_machine`
             and `probe` return.
         task: Another head than model.task.
+        lengths: Tokens of each training row; None takes every row as long as data.max_length allows.
+        rows: Where the lengths are from, or why there are none.
 
     Raises:
         ConfigError: The layout does not fit the ranks, or the machine is not known.
@@ -96,5 +105,9 @@ def plan_training(
         add_adapter(built, settings.adapter)
     model = read_parts(built)
     where = find_machine(machine) if isinstance(machine, str) else machine
-    found = plan_run(settings, model, where, ranks=ranks or settings.parallel.ranks or 1)
-    return TrainingPlan(found, tuple(find_alternatives(settings, model, where, found)), settings.recipe)
+    found = plan_run(settings, model, where, ranks=ranks or settings.parallel.ranks or 1, lengths=lengths)
+    others = find_alternatives(settings, model, where, found, lengths=lengths)
+    if lengths is None:
+        longest = min(settings.data.max_length, model.max_length)
+        rows = f"every one taken as {longest} tokens, the most that data.max_length and the model allow ({rows})"
+    return TrainingPlan(found, tuple(others), settings.recipe, rows)

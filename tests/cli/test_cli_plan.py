@@ -80,3 +80,26 @@ def test_wrong_words_are_refused_by_name(
 ) -> None:
     assert main(words(tmp_path / "bert", BERT, *more)) == 2
     assert said in capsys.readouterr().err
+
+
+def test_rows_that_are_here_give_the_plan_their_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "demo"]) == 0
+    text = capsys.readouterr().out
+    assert "rows     train.jsonl: 360 rows of 47 to 66 tokens, 54 on average" in text
+    assert "16 rows, 2,048 tokens" not in text
+    assert main(["plan", "demo", "--json"]) == 0
+    short = json.loads(capsys.readouterr().out)
+    assert main(["plan", "demo", "--task", "masked_lm", "--json"]) == 0
+    full = json.loads(capsys.readouterr().out)
+    assert short["micro_batch"]["tokens"] < 16 * 67 < full["micro_batch"]["tokens"] == 16 * 128
+    assert "360 rows" in short["rows"]
+    assert "every one taken as 128 tokens" in full["rows"]
+    assert main(words(tmp_path / "bert", BERT)) == 0
+    assert "every one taken as 256 tokens, the most that data.max_length and the model allow" in capsys.readouterr().out
+
+
+def test_a_plan_is_held_against_the_recipes_own_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "demo", "memory.host=1GiB", "memory.disk.path=tiers"]) == 0
+    assert "of 1.0 GiB that the recipe allows: " in capsys.readouterr().out
+    assert main(["plan", "demo", "memory.host=100MiB", "memory.disk.path=tiers"]) == 3
+    assert "memory.host=100MiB is too small: expected at least" in capsys.readouterr().out
