@@ -35,7 +35,7 @@ class Verification:
         sizes: For each of them, the largest absolute value of transformers' own.
         gradient: Largest absolute difference of any parameter's gradient.
         worst_parameter: Hugging Face's name of that parameter.
-        num_parameters: How many parameters were compared.
+        num_parameters: How many parameters were compared; 0 where outputs alone were.
         missing: Weights of transformers' class that the folder lacks, by its names.
         unexpected: Weights in the folder that transformers' class does not use.
         agreement: Share of places at which the largest logit of both is the same one, 0 to 1; None where there are no logits.

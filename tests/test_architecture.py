@@ -44,6 +44,7 @@ PARTS: dict[str, set[str]] = {
     },
     "generation": {"layers", "models", "hub", "data", "errors"},
     "verification": {"models", "hub", "converters", "errors"},
+    "adapter_verification": {"adapters", "converters", "models", "verification", "errors"},
     # what the command's training commands are in Python: settings, training and what is done with the result
     "run": {"config", "hub", "models", "plan", "training", "verification", "errors"},
     "cli": ANYTHING,
@@ -71,6 +72,7 @@ FOREIGN: dict[str, set[str]] = {
     "training": {"IPython", "matplotlib", "numpy", "psutil", "rich", "torch", "trackio", "wandb"},
     "generation": {"torch"},
     "verification": {"torch", "transformers"},
+    "adapter_verification": {"peft", "torch", "transformers"},
     "run": set(),
     "cli": {"huggingface_hub", "packaging", "psutil", "rich", "torch", "transformers", "typer"},
     "recipes": ANYTHING,

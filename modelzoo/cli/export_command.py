@@ -23,7 +23,7 @@ def export(
         Literal["hf", "peft", "merged"], typer.Option(help="The folder; of an adapter: peft, or merged into its base.")
     ] = "hf",
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare with transformers, and write the figures into the card.")
+        bool, typer.Option("--verify", help="Compare with transformers, or of an adapter with peft; the figures go into the card.")
     ] = False,
     untie: Annotated[
         bool, typer.Option("--untie", help="With --to merged: two tables where one looked up and scored the vocabulary.")
@@ -42,8 +42,6 @@ def export(
         found, choice = ("an adapter", "--to peft or --to merged") if is_adapter else ("a plain model", "--to hf")
         asked = "" if to == "hf" else f"--to {to}: "
         raise ConfigError(f"{asked}{source} is {found}; use {choice}")
-    if verify and to == "peft":
-        raise ConfigError("--verify compares with transformers, which loads no adapter by itself; use --to merged --verify")
     if untie and to != "merged":
         raise ConfigError("--untie writes a merged adapter's table apart from its head; use --to merged --untie, or leave it out")
     _write(source, target, to, untied=untie)
@@ -111,18 +109,21 @@ def _merged_card(text: str) -> str:
 
 
 def _verify(target: Path) -> None:
-    """Compare with transformers, say it, and write it into the card.
+    """Compare with transformers or peft, say it, and write it into the card.
 
     Raises:
         Exit: They differ; the exit code is 1.
     """
+    from modelzoo.adapter_verification import verify_adapter
     from modelzoo.verification import verify
 
     quiet_transformers()
-    found = verify(target, local_files_only=True)
+    is_adapter = (target / "adapter_config.json").is_file()
+    found = verify_adapter(target) if is_adapter else verify(target, local_files_only=True)
     differences = ", ".join(f"{name} {value:.1e}" for name, value in found.outputs.items())
     same = "" if found.agreement is None else f"; the largest logit is the same one at {found.agreement:.2%} of the places"
-    text = f"{found.reference} of transformers against modelzoo on one batch in float32: largest difference {differences}{same}. "
+    owner = "" if is_adapter else " of transformers"
+    text = f"{found.reference}{owner} against modelzoo on one batch in float32: largest difference {differences}{same}. "
     equal = "Equal" if found.is_equal else "NOT equal"
     text += f"{equal} within {found.tolerance:g}, where values exceed 1 within that share of the largest."
     say(f"verified  {text}")

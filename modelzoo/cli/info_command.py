@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from modelzoo.cli.adapter_info import adapter_facts, adapter_uses, is_adapter
 from modelzoo.cli.console import columns, say, say_json
 from modelzoo.cli.results import model_folder
 
@@ -27,15 +28,21 @@ def info(
 ) -> None:
     """Show a model: family, tasks, parameters, dtype, licence, tokenizer, context, files with sizes and hashes, what can serve it.
 
+    Of an adapter: its kind, rank, base and how it is used; what can serve it is said of the model that it becomes when merged.
+
     Of a hub id the small files are fetched, no weight; parameters then come from the weights' headers.
     """
     facts = _facts(model, is_hashing=hashes)
     if as_json:
         say_json(facts)
         return
-    rows = [[name.replace("_", " "), _shown(value)] for name, value in facts.items() if name not in ("files", "served_by")]
+    beside = ("files", "served_by", "use", "base_found", "adapter_for")
+    rows = [[name.replace("_", " "), _shown(value)] for name, value in facts.items() if name not in beside]
     say(columns([row for row in rows if row[1]]))
-    say("\n" + columns([["program", "takes it for"], *([server, use or "no"] for server, use in facts["served_by"].items())]))
+    if "use" in facts:
+        say("\n" + columns(facts["use"]))
+    heading = "takes it for" if "use" not in facts else "takes it, merged, for"
+    say("\n" + columns([["program", heading], *([server, use or "no"] for server, use in facts["served_by"].items())]))
     if facts["files"]:
         from modelzoo.quantities import readable_size
 
@@ -49,8 +56,9 @@ def _facts(model: str, *, is_hashing: bool) -> dict[str, Any]:
     from modelzoo.report.serving import served_by
 
     name = model_folder(model)
-    folder = hub.resolve(name, with_weights=False)
-    config = hub.read_config(folder)
+    folder = Path(name) if is_adapter(Path(name)) else hub.resolve(name, with_weights=False)
+    adapter = adapter_facts(folder) if is_adapter(folder) else {}
+    config = _config(folder, adapter)
     architecture = str(next(iter(config.get("architectures") or []), ""))
     family, tasks = _family(config)
     return {
@@ -59,7 +67,8 @@ def _facts(model: str, *, is_hashing: bool) -> dict[str, Any]:
         "family": family,
         "class": architecture,
         "tasks": tasks,
-        **_weights(name, folder),
+        **adapter,
+        **({} if adapter else _weights(name, folder)),
         "layers": _first(config, LAYER_KEYS),
         "hidden_size": _first(config, SIZE_KEYS),
         "vocabulary": config.get("vocab_size"),
@@ -68,8 +77,18 @@ def _facts(model: str, *, is_hashing: bool) -> dict[str, Any]:
         "license": license_of(folder) or "not stated",
         **_tokenizer(folder),
         "served_by": served_by(architecture),
+        **({"use": adapter_uses(model, name, adapter)} if adapter else {}),
         "files": _files(folder, is_hashing=is_hashing),
     }
+
+
+def _config(folder: Path, adapter: dict[str, Any]) -> dict[str, Any]:
+    """Return config.json, of an adapter that has none that of its base, where it is here."""
+    from modelzoo import hub
+
+    if not adapter or (folder / "config.json").is_file():
+        return hub.read_config(folder)
+    return hub.read_config(Path(adapter["base"])) if adapter["base_found"] else {}
 
 
 def _family(config: dict[str, Any]) -> tuple[str, list[str]]:
