@@ -25,7 +25,7 @@ ADVICE: dict[str, str] = {
     "group_by_length": "padding is never computed here; remove it",
     "logging_steps": "use output.log_every_s=SECONDS; every step stands in metrics.jsonl",
     "num_labels": "use data.label_names=[NAME,NAME], or leave the labels to the data",
-    "optim": "the optimizer is AdamW; remove it",
+    "optim": "the optimizer is AdamW; remove it, or use optimizer.moments=8bit for adamw_8bit",
     "output_dir": "use output.folder=FOLDER (of all runs) and output.name=NAME",
     "per_device_eval_batch_size": "use evaluation.batch_tokens=TOKENS of one forward",
     "packing": "padding is never computed, so short rows cost what they hold; use train.batch_tokens=TOKENS",

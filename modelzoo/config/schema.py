@@ -5,11 +5,12 @@ The text under a field is what `modelzoo explain` shows. A recipe is YAML of thi
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.config.keys import Key
 from modelzoo.config.memory import MemoryConfig
+from modelzoo.config.optimizer import OptimizerSettings
 from modelzoo.config.output import OutputSettings
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.config.period import PERIOD_EXPECTS, check_period
@@ -76,18 +77,6 @@ def _check_warmup(value: float) -> float:
     if value < 0 or (value >= 1 and value != int(value)):
         raise ValueError(f"expected a fraction of the run >= 0 and < 1, or a whole number of steps; found {value!r}")
     return int(value) if value >= 1 or value == 0 else value
-
-
-def _as_tuple(value: Any) -> Any:
-    """Return a YAML list as the tuple that the field holds."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _check_betas(value: tuple[float, float]) -> tuple[float, float]:
-    """Return the two decay rates if both are in [0, 1)."""
-    if not all(0 <= beta < 1 for beta in value):
-        raise ValueError(f"expected two numbers >= 0 and < 1; found {list(value)}")
-    return value
 
 
 class ModelSettings(Section):
@@ -170,24 +159,6 @@ class TrainSettings(Section):
         if self.batch_size is None and self.batch_tokens is None:
             raise ValueError("batch_size and batch_tokens are both null; set one of them")
         return self
-
-
-class OptimizerSettings(Section):
-    """AdamW with decoupled weight decay (Loshchilov and Hutter 2019)."""
-
-    lr: Annotated[float, Field(gt=0, le=10), Key("per step", ("learning_rate",))] = 5e-5
-    """Peak learning rate."""
-    weight_decay: Annotated[float, Field(ge=0, lt=1), Key("per unit of learning rate")] = 0.01
-    """Decay of the weights; biases and norms are never decayed."""
-    betas: Annotated[
-        tuple[float, float],
-        BeforeValidator(_as_tuple),
-        AfterValidator(_check_betas),
-        Key("", (), "a list of two numbers >= 0 and < 1"),
-    ] = (0.9, 0.999)
-    """Decay rates of the first and second moment."""
-    eps: Annotated[float, Field(gt=0, le=1), Key("", ("adam_epsilon",))] = 1e-8
-    """Added to the root of the second moment."""
 
 
 class ScheduleSettings(Section):
@@ -284,6 +255,14 @@ class RunSettings(Section):
             value = getattr(getattr(self, section), key)
             if value is not None and self.model.task not in tasks:
                 raise ValueError(f"{section}.{key}={value} has no effect with model.task={self.model.task}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _moments_fit(self) -> "RunSettings":
+        taken = {"memory": self.memory.is_used, f"parallel.tensor={self.parallel.tensor}": self.parallel.tensor > 1}
+        if self.optimizer.moments == "8bit" and any(taken.values()):
+            found = " and ".join(name for name, is_used in taken.items() if is_used)
+            raise ValueError(f"optimizer.moments=8bit works without tiers and on whole rows, found {found}; use one of the two")
         return self
 
     @model_validator(mode="after")

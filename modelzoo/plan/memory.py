@@ -169,7 +169,7 @@ def _plain_lines(model: ModelParts, work: Workload, cut: Cut, moment: Moment, us
     lines = [
         _parameters(model, held, trained, work.value_bytes, parts),
         Line("gradients", moment.gradients, f"{model.trained:,} x 4 bytes{parts}"),
-        Line("moments", 8 * trained, f"{model.trained:,} x 8 bytes{parts} (AdamW's two)"),
+        _moments_line(model, work, trained, parts),
     ]
     if not uses_mesh:
         return lines
@@ -183,6 +183,13 @@ def _plain_lines(model: ModelParts, work: Workload, cut: Cut, moment: Moment, us
     else:
         lines.append(Line("working copies", size * everything, f"{everything:,} x {size} bytes, whole below parallel.zero=3"))
     return lines
+
+
+def _moments_line(model: ModelParts, work: Workload, trained: int, parts: str) -> Line:
+    if not work.has_small_moments:
+        return Line("moments", 8 * trained, f"{model.trained:,} x 8 bytes{parts} (AdamW's two)")
+    whole = model.moment_bytes
+    return Line("moments", whole * trained // max(model.trained, 1), f"{model.trained:,} twice in 8 bits, {whole:,} bytes{parts}")
 
 
 def _parameters(model: ModelParts, held: int, trained: int, value_bytes: int, parts: str) -> Line:

@@ -10,6 +10,7 @@ from torch import nn
 from modelzoo.layers import Dropout, Experts, FeedForward, LayerNorm, Linear, MixtureOfExperts, ParallelBlock, RMSNorm
 from modelzoo.models.model import Model
 from modelzoo.plan.backward import Backward, GradientPath, scores_backward
+from modelzoo.runtime.eight_bits import moment_bytes
 from modelzoo.runtime.units import find_ties, find_units
 
 __all__ = ["AttentionPart", "FeedForwardPart", "MixturePart", "ModelParts", "NormPart", "UnitParts", "read_parts"]
@@ -136,12 +137,17 @@ class ModelParts:
     @property
     def trained(self) -> int:
         """Values of the trained parameters."""
-        return sum(
-            math.prod(shape)
-            for unit in self.units
-            for shape, is_trained in zip(unit.shapes, unit.trained, strict=True)
-            if is_trained
-        )
+        return sum(map(math.prod, self._trained_shapes))
+
+    @property
+    def moment_bytes(self) -> int:
+        """Bytes of their moments where they are kept in eight bits."""
+        return sum(map(moment_bytes, self._trained_shapes))
+
+    @property
+    def _trained_shapes(self) -> list[tuple[int, ...]]:
+        pairs = (pair for unit in self.units for pair in zip(unit.shapes, unit.trained, strict=True))
+        return [shape for shape, is_trained in pairs if is_trained]
 
 
 def read_parts(model: Model) -> ModelParts:

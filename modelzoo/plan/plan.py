@@ -213,6 +213,8 @@ def plan_workload(
     final = model.numel if final_values is None else final_values
     held = plan_memory(model, work, cut, memory or MemoryConfig(), machine, evaluation_tokens=evaluation_tokens)
     traffic = plan_traffic(model, work, cut, held)
+    state = 4 * model.trained + model.moment_bytes if work.has_small_moments else 12 * model.trained
+    shown = f"{state:,}" if work.has_small_moments else f"{model.trained:,} x 12"
     return Plan(
         model=model,
         machine=machine,
@@ -222,8 +224,8 @@ def plan_workload(
         memory=held,
         traffic=traffic,
         time=plan_time(model, work, cut, traffic, held, machine),
-        checkpoint_bytes=12 * kept_states * model.trained + 4 * final,
-        checkpoint_how=f"{kept_states} states x {model.trained:,} x 12 bytes, and {final:,} x 4 at the end",
+        checkpoint_bytes=kept_states * state + 4 * final,
+        checkpoint_how=f"{kept_states} states x {shown} bytes, and {final:,} x 4 at the end",
         budget_bytes=min(machine.budget, recipe_budget(memory or MemoryConfig(), machine) or machine.budget),
     )
 

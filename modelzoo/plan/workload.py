@@ -38,6 +38,8 @@ class Workload:
     """Whether padding is dropped at the door."""
     lead: int = 0
     """Keys that stand before those of each row in attention (an adapter's prefix)."""
+    has_small_moments: bool = False
+    """Whether the optimizer keeps its moments in eight bits."""
     whole_scores: bool = False
     """Whether a language model's scores exist for all tokens at once; ours do not."""
 
@@ -125,6 +127,7 @@ def workload_of(
         is_compiled=settings.parallel.compile,
         is_host=is_host,
         lead=settings.adapter.positions_taken - added,
+        has_small_moments=settings.optimizer.moments == "8bit",
     )
 
 

@@ -21,6 +21,9 @@ FREE_KEYS = {
 """What may change between a stop and a resume: places, and the layout over processes. The weights are the checkpoint's, and data
 have a fingerprint."""
 
+UNNAMED = (("optimizer.moments", "float32"),)
+"""What is not said where it is as it was before there was a choice: older checkpoints go on."""
+
 
 def deciding_settings(settings: RunSettings) -> dict[str, Any]:
     """Return the settings that the numbers of a run depend on, as flat JSON values."""
@@ -34,7 +37,7 @@ def deciding_settings(settings: RunSettings) -> dict[str, Any]:
         for key, value in values.items():
             if key not in FREE_KEYS.get(section, ()):
                 flat[f"{section}.{key}"] = value
-    return flat
+    return {key: value for key, value in flat.items() if (key, value) not in UNNAMED}
 
 
 def identity_of(settings: RunSettings, data_fingerprint: str, base: Mapping[str, str] = MappingProxyType({})) -> Identity:

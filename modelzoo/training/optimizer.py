@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from modelzoo.errors import ConfigError
+from modelzoo.runtime.adamw_8bit import AdamW8bit
 from modelzoo.runtime.tiers import TieredAdamW, tiers_of
 
 __all__ = ["build_optimizer", "decay_groups", "set_lr"]
@@ -33,8 +34,9 @@ def build_optimizer(
     weight_decay: float = 0.01,
     betas: Sequence[float] = (0.9, 0.999),
     eps: float = 1e-8,
+    moments: str = "float32",
 ) -> Optimizer:
-    """Return AdamW over the trained parameters of a plain or sharded model; its moments are float32, as the parameters are.
+    """Return AdamW over the trained parameters of a plain or sharded model, which are float32.
 
     Args:
         model: After sharding.
@@ -42,9 +44,10 @@ def build_optimizer(
         weight_decay: Decoupled decay of the weight matrices.
         betas: Decay rates of the two moments.
         eps: Added to the root of the second moment.
+        moments: "float32", or "8bit" for a quarter of their memory and numbers that are near AdamW's.
 
     Raises:
-        ConfigError: No parameter is trained, or one is not float32.
+        ConfigError: No parameter is trained, or one is not float32; or moments in 8 bits meet tiers or a tensor axis.
     """
     parameters = dict(model.named_parameters())
     decayed, kept = decay_groups(model)
@@ -59,6 +62,10 @@ def build_optimizer(
         if names
     ]
     tiers = tiers_of(model)
+    if moments == "8bit":
+        if tiers is not None:
+            raise ConfigError("optimizer.moments=8bit works without tiers; leave memory out, or use optimizer.moments=float32")
+        return AdamW8bit(groups, lr=lr, betas=(betas[0], betas[1]), eps=eps)
     if tiers is not None:
         return TieredAdamW(groups, tiers, lr=lr, betas=(betas[0], betas[1]), eps=eps)
     return AdamW(groups, lr=lr, betas=(betas[0], betas[1]), eps=eps, fused=True)

@@ -212,6 +212,7 @@ def _job(
             weight_decay=settings.optimizer.weight_decay,
             betas=settings.optimizer.betas,
             eps=settings.optimizer.eps,
+            moments=settings.optimizer.moments,
         ),
         dataset=data.train,
         evaluation=data.evaluation,
