@@ -37,6 +37,7 @@ _DEFAULT_TOKENS: dict[Kind, dict[str, str]] = {
     "gpt2": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"},
     "generic": {},
 }  # fmt: skip
+_LONGEST_CAUSE = 240
 _SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "vocab.model")
 _SENTENCEPIECE_READERS = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
 """What transformers reads such a file with: package to module."""
@@ -253,6 +254,8 @@ def _token_ids(tokenizer: Tokenizer, tokens: SpecialTokens, *, guess: bool) -> d
 
 def _from_transformers(folder: Path) -> Backend:
     """Let transformers build the tokenizer (sentencepiece and other families); this import takes seconds."""
+    if not any(_may_hold_tokens(path.name) for path in folder.iterdir()):
+        raise _no_files(folder, "tokenizer.json, or a sentencepiece model such as tokenizer.model")
     from transformers import AutoTokenizer
 
     logging.getLogger(__name__).info("reading %s through transformers", folder)
@@ -261,20 +264,24 @@ def _from_transformers(folder: Path) -> Backend:
     except Exception as error:  # anything may come out of a foreign folder; the cause stays attached
         lacking = [name for name, module in _SENTENCEPIECE_READERS.items() if not _is_installed(module)]
         needs_readers = bool(lacking) and _has_any(folder, _SENTENCEPIECE_FILES)
-        action = f"pip install {' '.join(lacking)}" if needs_readers else "add its tokenizer.json"
+        action = (
+            f"pip install {' '.join(lacking)}"
+            if needs_readers
+            else "copy tokenizer.json of the model that it is from into the folder"
+        )
         supported = ", ".join(sorted(_CLASS_KINDS))
+        found = " ".join(str(error).split())[:_LONGEST_CAUSE]  # lines of a foreign message would read as several messages
         raise DataError(
-            f"{folder}: expected {supported}, a tokenizer.json, or what transformers reads; found: {error}; {action}"
+            f"{folder}: expected {supported}, a tokenizer.json, or what transformers reads; found: {found}; {action}"
         ) from error
     tokenizer = getattr(slow, "backend_tokenizer", None)
     if tokenizer is None:
         raise DataError(f"{folder}: {type(slow).__name__} has no tokenizer.json form; convert it with its own tools first")
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    names = ("bos_token", "eos_token", *_USUAL_TOKENS)
     return Backend(
         tokenizer=tokenizer,
-        token_ids={name: getattr(slow, f"{name}_id") for name in names},
+        token_ids={name: getattr(slow, f"{name}_id") for name in ("bos_token", "eos_token", *_USUAL_TOKENS)},
         has_token_types="token_type_ids" in slow.model_input_names,
         max_length=_max_length(slow.model_max_length),
         truncation_side=str(slow.truncation_side),
@@ -288,6 +295,12 @@ def _max_length(value: object) -> int | None:
 
 def _text(value: object) -> object:
     return value.get("content") if isinstance(value, dict) else value
+
+
+def _may_hold_tokens(name: str) -> bool:
+    """Whether a file of this name may hold a vocabulary: from its config alone transformers builds a tokenizer without one."""
+    is_named = name.startswith(("tokenizer", "vocab", "merges")) or name.endswith((".model", ".tiktoken", ".bpe"))
+    return is_named and name != "tokenizer_config.json"
 
 
 def _is_installed(module: str) -> bool:

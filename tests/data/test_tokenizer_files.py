@@ -81,6 +81,7 @@ def test_malformed_merges_are_refused(tmp_path: Path) -> None:
 def test_an_unreadable_class_lists_what_is_read(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {"model_type": "nobodys"})
     write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "NobodysTokenizer"})
+    (tmp_path / "vocab.unknown").write_text("x")
     with pytest.raises(DataError, match=r"expected BertTokenizer, GPT2Tokenizer, RobertaTokenizer, a tokenizer.json, or what"):
         load_tokenizer(tmp_path)
 
@@ -120,3 +121,18 @@ def test_a_reader_of_sentencepiece_files_that_is_not_installed_is_named(
     monkeypatch.setattr(tokenizer_files, "_is_installed", lambda module: lacking not in module)
     with pytest.raises(DataError, match=rf"pip install {lacking}$"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("more", [{}, {"tokenizer_config.json": '{"tokenizer_class": "LlamaTokenizer"}'}])
+def test_a_llama_without_its_tokenizer_is_one_message_of_one_line(tmp_path: Path, more: dict[str, str]) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    for name, text in more.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError) as caught:
+        load_tokenizer(tmp_path)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path}: expected ")
+    assert "tokenizer.json" in message
+    assert "found" in message
+    assert "into the" in message
+    assert len(message.splitlines()) == 1
