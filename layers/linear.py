@@ -1,5 +1,6 @@
 """A linear map that says how it may be split over a tensor axis."""
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import torch
@@ -62,6 +63,8 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
         self.adapter: LinearAdapter | None = None
         """A module that changes what comes out; None for none."""
+        self.keep_weight: Callable[[Tensor], Tensor] | None = None
+        """What a loaded weight is stored as; None for as it comes. Set by who stores frozen ones in fewer bits."""
         init_when_built(self)
 
     def init_weights(self, std: float = DEFAULT_STD) -> None:

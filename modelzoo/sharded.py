@@ -7,7 +7,7 @@ Neither this module nor a check with it imports torch's DTensor where no sharded
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ __all__ = [
     "local_part",
     "local_values",
     "padded_shape",
+    "stored_bytes",
     "write_local",
 ]
 
@@ -74,6 +75,15 @@ def write_local(tensor: Tensor, values: Tensor) -> None:
 def held(tensor: Tensor) -> Tensor:
     """Return the very tensor that holds this rank's part: `to_local` returns a new view of it, which lacks its attributes."""
     return tensor._local_tensor if is_sharded(tensor) else tensor
+
+
+def stored_bytes(tensor: Tensor) -> int:
+    """Return the bytes of this rank's part as it is stored: of a quantized tensor, those of its parts."""
+    own: Any = held(tensor)
+    if not hasattr(own, "__tensor_flatten__"):
+        return int(own.nbytes)
+    names, _ = own.__tensor_flatten__()
+    return sum(stored_bytes(getattr(own, name)) for name in names)
 
 
 def local_box(tensor: "DTensor") -> tuple[slice, ...]:

@@ -14,6 +14,7 @@ from modelzoo.adapters.merge import merge_adapter
 from modelzoo.adapters.peft_file import AdapterFile
 from modelzoo.adapters.peft_read import attach_file, fill_from_file, is_adapter_folder, load_adapter, read_adapter
 from modelzoo.adapters.peft_write import AdapterReport, save_adapter
+from modelzoo.adapters.quantized import describe_base, is_quantized, planned_bytes, quantized_maps
 from modelzoo.config.adapter import AdapterConfig
 
 __all__ = [
@@ -25,13 +26,17 @@ __all__ = [
     "adapter_of",
     "add_adapter",
     "attach_file",
+    "describe_base",
     "fill_from_file",
     "initialize_adapter",
     "is_adapter_folder",
     "is_adapter_name",
+    "is_quantized",
     "load_adapter",
     "low_rank_parts",
     "merge_adapter",
+    "planned_bytes",
+    "quantized_maps",
     "read_adapter",
     "remove_adapter",
     "save_adapter",

@@ -8,6 +8,7 @@ from torch import nn
 
 from modelzoo.adapters.lora import LowRankMap, LowRankTable
 from modelzoo.adapters.prefix import find_stack, new_prefix, require_prefix
+from modelzoo.adapters.quantized import is_quantized, quantize_base
 from modelzoo.adapters.virtual_tokens import VirtualTokens, fill_virtual_tokens, find_table, open_door, require_inputs
 from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import ConfigError, closest, listing
@@ -99,6 +100,8 @@ def add_adapter(model: nn.Module, config: AdapterConfig) -> None:
         vars(model)["num_virtual_tokens"] = config.num_virtual_tokens
     for module in trained.values():
         module.requires_grad_(True)
+    if config.base is not None:
+        quantize_base(model, config.base)
     for _, part in low_rank_parts(model):
         part.train(model.training)
     vars(model)["adapter_config"] = config
@@ -107,7 +110,13 @@ def add_adapter(model: nn.Module, config: AdapterConfig) -> None:
 
 
 def remove_adapter(model: nn.Module) -> None:
-    """Take a model's adapter away and let all of its own values be trained again; what was trained whole stays as it is."""
+    """Take a model's adapter away and let all of its own values be trained again; what was trained whole stays as it is.
+
+    Raises:
+        ConfigError: Its base is stored in fewer bits than a float has, and cannot be trained.
+    """
+    if is_quantized(model):
+        raise ConfigError(f"{type(model).__name__}: its base is stored in fewer bits (adapter.base); load the base again")
     for module in model.modules():
         if getattr(module, "adapter", None) is not None:
             cast(Any, module).adapter = None

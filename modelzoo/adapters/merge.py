@@ -7,6 +7,7 @@ from torch import nn
 
 from modelzoo.adapters.attach import adapter_of, low_rank_parts, remove_adapter
 from modelzoo.adapters.lora import LowRankTable
+from modelzoo.adapters.quantized import is_quantized
 from modelzoo.adapters.untie import is_tied, untie
 from modelzoo.errors import ConfigError
 from modelzoo.sharded import is_sharded
@@ -41,6 +42,11 @@ def merge_adapter(model: nn.Module, *, untied: bool = False) -> None:
     if config.method in _NO_CHANGES:
         what = f"{_NO_CHANGES[config.method]} and are no change of a weight, so there is nothing to merge"
         raise ConfigError(f"adapter.method={config.method}: {what}; keep the adapter beside its base")
+    if is_quantized(model):
+        raise ConfigError(
+            f"{type(model).__name__}: its base is stored in fewer bits (adapter.base); save the adapter and merge it into the "
+            "floats of the base: modelzoo export RUN DST --to merged"
+        )
     if any(is_sharded(parameter) for parameter in model.parameters()):
         raise ConfigError(f"{type(model).__name__} is sharded; save the adapter, load it on one process and merge it there")
     parts = dict(low_rank_parts(model))

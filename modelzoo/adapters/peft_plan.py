@@ -175,7 +175,7 @@ class Plan:
         if values["peft_type"] == PREFIX_TYPE:
             return prefix_config(values, own, tuple(sorted({name.rpartition(".")[0] for name in self.whole})))
         if own is not None:
-            return AdapterConfig.model_validate({**own, "method": "dora" if values.get("use_dora") else "lora"})
+            return AdapterConfig.model_validate({**own, "method": "dora" if values.get("use_dora") else "lora", "base": None})
         parts: Sequence[str] = sorted({name.rpartition(".")[0] for name in self.whole if not name.startswith("head.")})
         return AdapterConfig(
             method="dora" if values.get("use_dora") else "lora",

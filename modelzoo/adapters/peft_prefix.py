@@ -101,5 +101,5 @@ def prefix_config(values: Mapping[str, Any], own: Mapping[str, Any] | None, part
         parts: What is trained whole beside the prefix, heads left out.
     """
     more = {"train_also": parts} if own is None else own
-    fixed = {"method": "prefix", "num_virtual_tokens": values["num_virtual_tokens"], "prefix_projection": False}
+    fixed = {"method": "prefix", "num_virtual_tokens": values["num_virtual_tokens"], "prefix_projection": False, "base": None}
     return AdapterConfig.model_validate({**more, **fixed})

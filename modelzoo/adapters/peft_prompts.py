@@ -81,4 +81,6 @@ def prompt_config(values: Mapping[str, Any], own: Mapping[str, Any] | None, part
         parts: What is trained whole beside the vectors, heads left out.
     """
     more = {"train_also": parts} if own is None else own
-    return AdapterConfig.model_validate({**more, "method": "prompt", "num_virtual_tokens": values["num_virtual_tokens"]})
+    return AdapterConfig.model_validate(
+        {**more, "method": "prompt", "num_virtual_tokens": values["num_virtual_tokens"], "base": None}
+    )

@@ -118,7 +118,7 @@ def find_stack(model: nn.Module) -> tuple[str, Decoder | Encoder]:
     for name, kind in (("decoder", Decoder), ("encoder", Encoder)):
         stack = getattr(model, name, None)
         if isinstance(stack, kind):
-            return name, cast(Decoder | Encoder, stack)
+            return name, stack
     raise ConfigError(f"adapter.method=prefix: {type(model).__name__} has no stack of blocks; use lora")
 
 

@@ -1,5 +1,6 @@
 """Training a few values beside a frozen model: the recipe's section `adapter`, in PEFT's words."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -7,9 +8,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from modelzoo.config.keys import Key
 from modelzoo.config.section import Section
 
-__all__ = ["AdapterConfig", "AdapterMethod"]
+__all__ = ["AdapterConfig", "AdapterMethod", "StoredAs"]
 
 AdapterMethod = Literal["lora", "dora", "bias", "prompt", "prefix"]
+StoredAs = Literal["int8", "nf4"]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -42,6 +44,9 @@ class AdapterConfig(Section):
     """Whether a prefix comes from as many vectors by two maps with tanh between, all trained; the file holds what comes out."""
     targets: Annotated[Names, Key("", ("target_modules", "lora_target"), "a list of names of maps and tables")] = ("auto",)
     """Maps and tables that change: the last parts of our names ([query, value]); auto is every map of the blocks."""
+    base: StoredAs | None = None
+    """How the frozen maps of the blocks are stored while an adapter is trained (lora, prompt, prefix): int8, or nf4 in four bits;
+    needs torchao. null keeps floats."""
     train_also: Annotated[Names, Key("", ("modules_to_save",), "a list of names of parts")] = ()
     """Parts that are trained whole beside the adapter, as [pooler]; the head of a task with labels or answers always is."""
 
@@ -74,6 +79,33 @@ class AdapterConfig(Section):
     def scale(self) -> float:
         """Factor on a change."""
         return float(self.alpha / (self.r**0.5 if self.rank_stabilized else self.r))
+
+    def check_base(self, used: Iterable[str]) -> None:
+        """Refuse settings that a stored base does not go with.
+
+        Args:
+            used: Names of those that are used.
+
+        Raises:
+            ValueError: Names the first of them.
+        """
+        clash = next(iter(used), None) if self.base is not None else None
+        if clash is not None:
+            raise ValueError(
+                f"adapter.base={self.base} and {clash} exclude each other: stored weights are whole and in memory on every rank; "
+                "leave one of the two out"
+            )
+
+    @model_validator(mode="after")
+    def _base_stays_beside(self) -> "AdapterConfig":
+        if self.base is None or self.method in ("lora", "prompt", "prefix"):
+            return self
+        reasons = {
+            None: "trains all of it; choose a method, or leave base out",
+            "dora": "needs the lengths of the base's own rows; use lora",
+            "bias": "writes the whole model, which has no floats then; use lora",
+        }
+        raise ValueError(f"base={self.base}: method={'null' if self.method is None else self.method} {reasons[self.method]}")
 
     @model_validator(mode="after")
     def _targets_are_named(self) -> "AdapterConfig":

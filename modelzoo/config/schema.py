@@ -258,6 +258,12 @@ class RunSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _base_is_whole(self) -> "RunSettings":
+        others = (("parallel.tensor", self.parallel.tensor > 1), ("parallel.compile", self.parallel.compile))
+        self.adapter.check_base(name for name, is_used in (*others, ("memory", self.memory.is_used)) if is_used)
+        return self
+
+    @model_validator(mode="after")
     def _moments_fit(self) -> "RunSettings":
         taken = {"memory": self.memory.is_used, f"parallel.tensor={self.parallel.tensor}": self.parallel.tensor > 1}
         if self.optimizer.moments == "8bit" and any(taken.values()):

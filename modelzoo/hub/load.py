@@ -203,8 +203,10 @@ def _read_all(
         tensors = [checkpoint.read(key) for key in keys]
         converted = group.to_ours(tensors)
         for name, tensor in zip(group.ours, converted, strict=True):
-            values[name] = tensor.to(target)
-        problems += _not_finite(checkpoint, keys, tensors, [values[name] for name in group.ours])
+            values[name] = places[name].kept(tensor, target)
+        used = [values[name] for name in group.ours]
+        plain = all(type(each) is Tensor for each in used)
+        problems += _not_finite(checkpoint, keys, tensors, used if plain else tensors)
     return values, problems
 
 
@@ -222,7 +224,7 @@ def _read_sharded(checkpoint: Checkpoint, group: Group, keys: tuple[str, ...], p
                 if is_sharded(places[name].tensor):
                     put_local(places[name], name, tensor, whole=True)
                 else:
-                    places[name].put(tensor.to(places[name].tensor.dtype))
+                    places[name].put(places[name].kept(tensor, places[name].tensor.dtype))
     except CheckpointError as error:
         return [str(error)]
     return _not_finite(checkpoint, keys, tensors, tensors)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from modelzoo.errors import CheckpointError
@@ -29,7 +30,7 @@ class Slot:
 
         A tensor on meta is replaced in all its places; any other keeps its identity, so optimizers that hold it see the change.
         """
-        if isinstance(self.tensor, nn.Parameter) and self.tensor.device.type != "meta":
+        if isinstance(self.tensor, nn.Parameter) and self.tensor.device.type != "meta" and type(value) is Tensor:
             self.tensor.data = value.to(self.tensor.device)
             return
         new: Tensor = value if self.tensor.device.type == "meta" else value.to(self.tensor.device)
@@ -38,6 +39,12 @@ class Slot:
         for module, name in self.places:
             setattr(module, name, new)
         self.tensor = new
+
+    def kept(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a loaded value as it is stored: in a dtype, or as its module keeps it."""
+        keepers = [getattr(module, "keep_weight", None) for module, name in self.places if name == "weight"]
+        keep = next((each for each in keepers if each is not None), None)
+        return value.to(dtype) if keep is None else keep(value)
 
 
 def has_adapter(model: nn.Module) -> bool:

@@ -101,7 +101,7 @@ def _before(block: Any) -> list[tuple[nn.Module, nn.Module]]:
 
 
 def _maps(module: Any, names: Sequence[str]) -> list[tuple[Tensor, Any]]:
-    found = [getattr(module, name, None) for name in names]
+    found: list[Any] = [getattr(module, name, None) for name in names]
     return [(each.weight, each) for each in found if isinstance(getattr(each, "weight", None), Tensor)]
 
 

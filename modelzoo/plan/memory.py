@@ -194,11 +194,13 @@ def _moments_line(model: ModelParts, work: Workload, trained: int, parts: str) -
 
 def _parameters(model: ModelParts, held: int, trained: int, value_bytes: int, parts: str) -> Line:
     """Return the line of the parameters; frozen ones are kept as they are computed with."""
-    frozen = model.numel - model.trained
-    if not frozen:
+    values, stored = model.stored
+    frozen = model.numel - model.trained - values
+    if not frozen + values:
         return Line("parameters", 4 * held, f"{model.numel:,} x 4 bytes{parts}")
     text = f"({model.trained:,} x 4 and {frozen:,} frozen x {value_bytes}) bytes{parts}"
-    return Line("parameters", 4 * trained + value_bytes * (held - trained), text)
+    text += f" + {values:,} in {stored:,} bytes, whole" if values else ""
+    return Line("parameters", 4 * trained + value_bytes * (held - trained) + stored, text)
 
 
 def _passing_lines(moment: Moment, blocks: Sequence[UnitActivations], work: Workload) -> list[Line]:

@@ -7,70 +7,15 @@ from typing import Any
 
 from torch import nn
 
+from modelzoo.adapters import planned_bytes, quantized_maps
 from modelzoo.layers import Dropout, Experts, FeedForward, LayerNorm, Linear, MixtureOfExperts, ParallelBlock, RMSNorm
 from modelzoo.models.model import Model
 from modelzoo.plan.backward import Backward, GradientPath, scores_backward
+from modelzoo.plan.block_parts import AttentionPart, FeedForwardPart, MixturePart, NormPart, Part
 from modelzoo.runtime.eight_bits import moment_bytes
 from modelzoo.runtime.units import find_ties, find_units
 
 __all__ = ["AttentionPart", "FeedForwardPart", "MixturePart", "ModelParts", "NormPart", "UnitParts", "read_parts"]
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionPart:
-    """An attention layer; sizes are of one tensor rank's part where that is said."""
-
-    hidden_size: int
-    num_heads: int
-    num_key_value_heads: int
-    head_size: int
-    dropout: float
-    is_causal: bool
-    is_cross: bool
-    """Whether keys and values come from another stack."""
-    has_rotary: bool
-    has_bias: bool
-    """Whether a learned bias is added to the scores."""
-    has_head_norms: bool
-    output_dropout: float
-    """Of what is added to the residual stream."""
-    window: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FeedForwardPart:
-    """A feed-forward network."""
-
-    hidden_size: int
-    intermediate_size: int
-    activation: str
-    is_gated: bool
-    dropout: float
-    output_dropout: float
-    shares_input: bool
-    """Whether an attention layer has kept the same input."""
-
-
-@dataclass(frozen=True, slots=True)
-class MixturePart:
-    """A mixture of experts."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_experts: int
-    top_k: int
-    output_dropout: float
-
-
-@dataclass(frozen=True, slots=True)
-class NormPart:
-    """A norm over `size` features."""
-
-    size: int
-    is_rms: bool
-
-
-Part = AttentionPart | FeedForwardPart | MixturePart | NormPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +31,8 @@ class UnitParts:
     splits: tuple[bool, ...]
     """Whether a tensor axis cuts each of them."""
     trained: tuple[bool, ...]
+    stored: tuple[int, int]
+    """Values beside them that are kept in fewer bits than a float, whole on every rank, and their bytes."""
     is_block: bool
     is_decoder: bool
     """Whether it works on the target tokens of an encoder-decoder."""
@@ -93,7 +40,7 @@ class UnitParts:
     @property
     def numel(self) -> int:
         """Values of all its parameters."""
-        return sum(math.prod(shape) for shape in self.shapes)
+        return sum(math.prod(shape) for shape in self.shapes) + self.stored[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +82,11 @@ class ModelParts:
         return sum(unit.numel for unit in self.units)
 
     @property
+    def stored(self) -> tuple[int, int]:
+        """Values that are kept in fewer bits than a float, and their bytes."""
+        return sum(unit.stored[0] for unit in self.units), sum(unit.stored[1] for unit in self.units)
+
+    @property
     def trained(self) -> int:
         """Values of the trained parameters."""
         return sum(map(math.prod, self._trained_shapes))
@@ -164,6 +116,7 @@ def read_parts(model: Model) -> ModelParts:
     has_both = isinstance(decoder, nn.Module) and isinstance(encoder, nn.Module)
     names = {id(module): name for name, module in model.named_modules()}
     split = _split_parameters(model)
+    stored = {id(linear.weight): planned_bytes(tuple(linear.weight.shape), kind) for linear, kind in quantized_maps(model)}
     seen: set[int] = set(tied)
     path, units = GradientPath(model), []
     for block in blocks:
@@ -171,7 +124,7 @@ def read_parts(model: Model) -> ModelParts:
         seen.update(id(parameter) for parameter in own)
         is_decoder = has_both and id(block) in decoder_ids
         found = [(part, path.after(module, is_cross=_is_cross(part))) for part, module in _parts(model, block)]
-        units.append(_unit(names[id(block)], found, own, split, is_block=True, is_decoder=is_decoder))
+        units.append(_unit(names[id(block)], found, own, split, stored, is_block=True, is_decoder=is_decoder))
     inside = {id(module) for block in blocks for module in block.modules()}
     rest = [parameter for parameter in model.parameters() if id(parameter) in tied or id(parameter) not in seen]
     outside = [
@@ -179,7 +132,7 @@ def read_parts(model: Model) -> ModelParts:
         for name, module in model.named_modules()
         if isinstance(module, LayerNorm | RMSNorm) and id(module) not in inside and not name.startswith("head")
     ]
-    units.append(_unit("(rest)", outside, rest, split, is_block=False, is_decoder=False))
+    units.append(_unit("(rest)", outside, rest, split, stored, is_block=False, is_decoder=False))
     config: Any = model.config
     embeddings = getattr(model, "embeddings", model)
     return ModelParts(
@@ -207,10 +160,13 @@ def _unit(
     parts: Sequence[tuple[Part, Backward]],
     own: Sequence[nn.Parameter],
     split: set[int],
+    stored: dict[int, int],
     *,
     is_block: bool,
     is_decoder: bool,
 ) -> UnitParts:
+    sizes = [(parameter.numel(), stored[id(parameter)]) for parameter in own if id(parameter) in stored]
+    own = [parameter for parameter in own if id(parameter) not in stored]
     return UnitParts(
         name=name,
         parts=tuple(part for part, _ in parts),
@@ -218,6 +174,7 @@ def _unit(
         shapes=tuple(tuple(parameter.shape) for parameter in own),
         splits=tuple(id(parameter) in split for parameter in own),
         trained=tuple(parameter.requires_grad for parameter in own),
+        stored=(sum(count for count, _ in sizes), sum(size for _, size in sizes)),
         is_block=is_block,
         is_decoder=is_decoder,
     )

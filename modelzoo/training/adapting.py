@@ -7,7 +7,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from modelzoo.adapters import add_adapter, initialize_adapter, is_adapter_name, save_adapter, trained_parts
+from modelzoo.adapters import (
+    add_adapter,
+    describe_base,
+    initialize_adapter,
+    is_adapter_name,
+    is_quantized,
+    save_adapter,
+    trained_parts,
+)
 from modelzoo.config import RunSettings
 from modelzoo.errors import CheckpointError, ConfigError
 from modelzoo.hub.files import WEIGHT_FILES
@@ -91,7 +99,7 @@ def describe_trained(model: nn.Module) -> list[str]:
     if whole:
         sizes = [f"{name} {count:,} ({4 * count / 2**20:.2f} MiB)" for name, count in whole.items()]
         lines.append(f"         trained whole: {', '.join(sizes)}")
-    return lines
+    return [*lines, describe_base(model)] if is_quantized(model) else lines
 
 
 def base_fingerprint(settings: RunSettings, folder: Path, world: World) -> dict[str, str]:
