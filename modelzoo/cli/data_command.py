@@ -12,6 +12,7 @@ from modelzoo.quantities import counted
 if TYPE_CHECKING:
     from modelzoo.cli.token_view import Piece, RowView
     from modelzoo.data import Samples, Tokenizer
+    from modelzoo.data.image_dataset import ImageDataset
 
 __all__ = ["data_show"]
 
@@ -25,6 +26,7 @@ MEANINGS = {
 }
 SHARES = (50, 90, 99)
 MOST_ITEMS = 2000
+"""Items that are looked at for ends of texts and unknown tokens."""
 LABELS_OF_NOTE = 4
 """Labels that the one line about a split names."""
 LEAST_UNKNOWN = 0.001
@@ -38,6 +40,8 @@ def data_show(
 ) -> None:
     """Show the first rows as the model will see them: tokens, which carry loss, what is cut off; lengths, labels and ends of texts.
 
+    Of images: file, size, label, and what the pixels have become.
+
     modelzoo data show bert-boolq model=FOLDER data.train=FILE --rows 5
 
     On a terminal in colors; elsewhere {tokens in braces} carry loss and -tokens between dashes- are cut off.
@@ -47,13 +51,13 @@ def data_show(
     settings = resolve_settings(recipe, ctx.args).settings
     from modelzoo.cli.token_view import view_rows
     from modelzoo.data import load_tokenizer
-    from modelzoo.errors import ConfigError
-    from modelzoo.training.image_runs import reads_images
+    from modelzoo.data.image_dataset import ImageDataset
     from modelzoo.training.preparation import prepare
 
     prepared = prepare(settings)
-    if reads_images(prepared.pretrained.folder):
-        raise ConfigError("data show: this model reads images, which have no tokens; modelzoo check counts images and labels")
+    if isinstance(prepared.train, ImageDataset):
+        _show_images(prepared, prepared.train, rows, as_json=as_json)
+        return
     tokenizer = load_tokenizer(prepared.pretrained.folder)
     views = view_rows(settings, prepared, tokenizer, rows)
     if not is_first_process():
@@ -68,14 +72,37 @@ def data_show(
         say(f" {note}")
     say("\n" + columns([["length in tokens", *(f"p{share}" for share in SHARES), "max"], *_length_rows(facts)]))
     for split, known in facts.items():
-        if len(known["labels"]) > LABELS_OF_NOTE:  # else the note of the split has said all
-            counts = sorted(known["labels"].items(), key=lambda item: -item[1])
-            say(f"\n labels of {split}: " + ", ".join(f"{name} {count:,}" for name, count in counts[:20]))
+        _say_labels(split, known["labels"])
         if known["ends"] is not None:
-            share, end = f"{known['ends']:.1%} of {counted(known['items'], 'item')}", known["end_token"]
+            share, end = f"{known['ends']:.1%} of {counted(known['looked_at'], 'item')}", known["end_token"]
             say(f"\n end of text of {split}: {share} end in {end} with loss on it")
         if known["unknown"] >= LEAST_UNKNOWN:
             say(f"\n unknown tokens of {split}: {known['unknown']:.1%}; the tokenizer has no token for some of the text")
+
+
+def _show_images(prepared: Any, train: "ImageDataset", count: int, *, as_json: bool) -> None:
+    """Show the first images, and what there is of every label."""
+    from modelzoo.cli.image_view import say_images, view_images
+
+    if not is_first_process():
+        return
+    views = view_images(train, count)
+    if as_json:
+        facts = {split: {"items": len(some), "labels": dict(some.report.label_counts)} for split, some in _datasets(prepared)}
+        say_json({"rows": views, "splits": facts})
+        return
+    say_images(views)
+    for note in (*prepared.notes, *prepared.warnings):
+        say(f" {note}")
+    for split, some in _datasets(prepared):
+        _say_labels(split, some.report.label_counts)
+
+
+def _say_labels(split: str, counts: dict[str, int]) -> None:
+    """Say how often each label stands, where the note of the split has not said all."""
+    if len(counts) > LABELS_OF_NOTE:
+        shown = sorted(counts.items(), key=lambda item: -item[1])[:20]
+        say(f"\n labels of {split}: " + ", ".join(f"{name} {count:,}" for name, count in shown))
 
 
 def _datasets(prepared: Any) -> list[tuple[str, "Samples"]]:
@@ -92,10 +119,17 @@ def _facts(dataset: "Samples", tokenizer: "Tokenizer") -> dict[str, Any]:
     lengths = {f"p{share}": ordered[min(len(ordered) * share // 100, len(ordered) - 1)] for share in SHARES}
     found = {"items": len(dataset), "lengths": {**lengths, "max": ordered[-1]}, "labels": dict(dataset.report.label_counts)}
     ends, end_token = None, None
+    looked_at = range(0, len(dataset), -(-len(dataset) // MOST_ITEMS))  # spread over all of them
     if dataset.task in ("causal_lm", "seq2seq_lm") and tokenizer.eos_id is not None:
-        taught = sum(_last_target(dataset.item(index)) == tokenizer.eos_id for index in range(len(dataset)))
-        ends, end_token = taught / len(dataset), tokenizer.tokens([tokenizer.eos_id])[0]
-    return {**found, "ends": ends, "end_token": end_token, "unknown": _unknown_share(dataset, tokenizer)}
+        taught = sum(_last_target(dataset.item(index)) == tokenizer.eos_id for index in looked_at)
+        ends, end_token = taught / len(looked_at), tokenizer.tokens([tokenizer.eos_id])[0]
+    return {
+        **found,
+        "ends": ends,
+        "looked_at": len(looked_at),
+        "end_token": end_token,
+        "unknown": _unknown_share(dataset, tokenizer),
+    }
 
 
 def _unknown_share(dataset: "Samples", tokenizer: "Tokenizer") -> float:

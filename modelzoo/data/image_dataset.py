@@ -119,6 +119,17 @@ class ImageDataset(Samples):
             item: Item = {"pixel_values": self._processor(image.convert("RGB"))[0]}
         return item if self._labels is None else {**item, "labels": self._labels[index]}
 
+    def original(self, index: int) -> tuple[Path, int, int, str]:
+        """Return the file of a sample, the image's width and height in pixels, and Pillow's name of its mode.
+
+        Args:
+            index: Number of the sample, 0 <= index < len(self).
+        """
+        from PIL import Image
+
+        with Image.open(self._paths[index]) as image:
+            return self._paths[index], image.width, image.height, str(image.mode)
+
     def num_targets(self, index: int, *, epoch: int = 0) -> int:
         """Return 1, or 0 without labels."""
         return int(self._labels is not None)

@@ -65,3 +65,42 @@ def test_data_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["data", "--help"]) == 0
     assert "show" in capsys.readouterr().out
     assert main(["data", "shwo"]) == 2
+
+
+def test_images_are_shown_with_size_label_and_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("PIL.Image")
+    from tiny_images import image_folder, vit_folder
+
+    vit_folder(tmp_path / "model")
+    image_folder(tmp_path / "images" / "train", 3)
+    image_folder(tmp_path / "images" / "val", 2)
+    words = ["data", "show", "vit-images", f"model={tmp_path}/model", f"data.name={tmp_path}/images"]
+    assert main([*words, "--rows", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["label"] for row in found["rows"]] == ["bright"] * 3 + ["dark"]
+    first = found["rows"][0]
+    assert (first["width"], first["height"], first["mode"]) == (24, 20, "RGB")
+    assert first["file"].endswith("train/bright/0.png")
+    assert first["pixels"]["shape"] == [3, 16, 16]
+    assert found["rows"][0]["pixels"]["mean"] > 0 > found["rows"][3]["pixels"]["mean"]
+    assert found["splits"]["train"]["labels"] == {"bright": 3, "dark": 3}
+    assert main([*words, "--rows", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "bright/0.png · 24 x 20 RGB" in out
+    assert "pixel_values 3 x 16 x 16 (channels, height, width)" in out
+
+
+def test_ends_of_texts_are_looked_for_in_a_bounded_number_of_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tiny_language_runs import language_settings
+
+    from modelzoo.cli import data_command
+    from modelzoo.config import dump_settings
+
+    settings = language_settings(tmp_path, "causal_lm")
+    (tmp_path / "recipe.yaml").write_text(dump_settings(settings))
+    monkeypatch.setattr(data_command, "MOST_ITEMS", 3)
+    assert main(["data", "show", str(tmp_path / "recipe.yaml"), "--json"]) == 0
+    train = json.loads(capsys.readouterr().out)["splits"]["train"]
+    assert 1 <= train["looked_at"] <= 3 < train["items"]
