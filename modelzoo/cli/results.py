@@ -62,6 +62,7 @@ def say_result(result: "RunResult") -> None:
     use = "generate" if run.section("model").get("task") in GENERATES else "predict"
     form = "--to merged --verify" if (result.final / "adapter_config.json").is_file() else "--verify"
     form = "--to peft" if run.section("adapter").get("method") in ("prompt", "prefix") else form  # which cannot be merged
-    commands = (f"{use} {result.folder} --text TEXT", f"show {result.folder}", f"export {result.folder} DST {form}")
+    pair = " --pair TEXT" if use == "predict" and "text_b" in dict(dict(run.data.get("train") or {}).get("columns") or {}) else ""
+    commands = (f"{use} {result.folder} --text TEXT{pair}", f"show {result.folder}", f"export {result.folder} DST {form}")
     rows = [["final", str(result.final)], *(["next", f"modelzoo {command}"] for command in commands)]
     say(columns(rows, indent=0, gap=4))

@@ -63,3 +63,8 @@ def test_what_eval_lacks_is_said_in_the_words_that_it_takes(runs: Path, tmp_path
     assert 'row 1: label "perhaps" is not one of 2 known labels (false, true)' in message
     assert "the model knows no other labels" in message
     assert "data.label_names" not in message
+
+
+def test_what_is_next_names_the_second_text_of_a_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "demo", *SHORT, f"output.folder={tmp_path}"]) == 0
+    assert f"modelzoo predict {tmp_path}/demo-001 --text TEXT --pair TEXT" in capsys.readouterr().out
