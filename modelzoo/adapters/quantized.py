@@ -69,7 +69,8 @@ class _Keeper:
             return cast(Tensor, torchao.to_nf4(wide, _BLOCK, _scales_together(wide.shape)))
         holder = nn.Linear(wide.shape[1], wide.shape[0], bias=False, device="meta")
         holder.weight = nn.Parameter(wide, requires_grad=False)
-        torchao.quantize_(holder, torchao.Int8WeightOnlyConfig())
+        # its settings of torch.compile would hold for the whole process
+        torchao.quantize_(holder, torchao.Int8WeightOnlyConfig(set_inductor_config=False))
         return holder.weight.detach()
 
 

@@ -44,8 +44,9 @@ def floats_of(weight: torch.Tensor) -> torch.Tensor:
 def test_products_and_gradients_are_those_of_the_stored_values(kind: str) -> None:
     stored, plain = llama(), llama()
     ids = torch.randint(3, 80, (2, 12))
-    before = plain(ids).logits
+    before, precision = plain(ids).logits, torch.get_float32_matmul_precision()
     add_adapter(stored, AdapterConfig(method="lora", r=4, base=kind))
+    assert torch.get_float32_matmul_precision() == precision == "highest"
     maps = {name: each for name, each in stored.named_modules() if getattr(each, "keep_weight", None)}
     assert len(maps) == 2 * 7
     with torch.no_grad():
