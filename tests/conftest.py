@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,29 @@ import pytest
 # and with more the order of a sum depends on what else the machine does.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
+# Processes that tests start find the bytecode of the one before; without it each compiles half a second of source again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # A shell that starts a job in the background has it ignore Ctrl-C; the tests of Ctrl-C need Python's own handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+MOST_WORKERS = 4
+"""Each takes 2 GB, and starts ranks of its own."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Share the whole suite out over the cores, where pytest-xdist is installed; parts of it stay in one process."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # this is one of the processes that the suite is shared out to
+    is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and config.option.markexpr == "not slow"
+    is_plain = not (config.option.keyword or config.option.usepdb or config.option.collectonly)
+    if is_whole and is_plain and config.pluginmanager.hasplugin("xdist") and config.option.numprocesses is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        config.option.numprocesses = min(cores, MOST_WORKERS)
+        config.option.dist = "worksteal"
+
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTDATA = Path(os.environ.get("MODELZOO_TESTDATA", ROOT.parent / "shared" / "testdata"))

@@ -1,7 +1,10 @@
 """Tests on several processes: `run_distributed(fn, world_size)` starts them, gives each its environment, and shows who failed."""
 
+import contextlib
+import gc
 import multiprocessing
 import os
+import random
 import socket
 import tempfile
 import time
@@ -12,6 +15,8 @@ from typing import Any
 
 import torch
 
+from modelzoo.training import ending
+
 PRELOADED = [
     "pytest",
     "tokenizers",
@@ -19,10 +24,24 @@ PRELOADED = [
     "matplotlib.backends.backend_agg",
     "torch._dynamo",  # which fully_shard imports when it is first called, for two seconds
     "torch.distributed.fsdp",
+    "transformers.modeling_utils",  # 1.3 s for each rank that compares with a model of theirs
     "modelzoo.training",
     "modelzoo.models.bert",
 ]
 """Imported once, by the server whose forks are the ranks: a fresh import of torch takes seconds."""
+
+
+class Frozen:
+    """Read in a new rank before all else, it takes what the server imported out of garbage collection.
+
+    Otherwise the first collection, in the middle of an import, visits and so copies a quarter of a million objects in each rank.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return gc.freeze, ()
+
+
+FROZEN = Frozen()
 
 
 def run_distributed(fn: Callable[..., None], world_size: int, *args: Any, timeout_s: float = 90) -> None:
@@ -37,12 +56,12 @@ def run_distributed(fn: Callable[..., None], world_size: int, *args: Any, timeou
 
 def run_ranks(fn: Callable[..., None], world_size: int, *args: Any, timeout_s: float = 90) -> dict[int, str]:
     """Run `fn(*args)` on `world_size` processes and return the traceback of each rank that failed."""
-    port = _free_port()
+    port = free_port()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         processes = [
-            context.Process(target=_enter, args=(fn, rank, world_size, port, folder, args), daemon=True)
+            context.Process(target=enter, args=(FROZEN, fn, rank, world_size, port, folder, args), daemon=True)
             for rank in range(world_size)
         ]
         for process in processes:
@@ -61,7 +80,8 @@ def run_ranks(fn: Callable[..., None], world_size: int, *args: Any, timeout_s: f
         return failures
 
 
-def _enter(fn: Callable[..., None], rank: int, world_size: int, port: int, folder: str, args: tuple[Any, ...]) -> None:
+def enter(frozen: None, fn: Callable[..., None], rank: int, world_size: int, port: int, folder: str, args: tuple[Any, ...]) -> None:
+    """Be rank `rank`: set the environment as torchrun does, and call `fn(*args)`."""
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(world_size),
@@ -71,6 +91,7 @@ def _enter(fn: Callable[..., None], rank: int, world_size: int, port: int, folde
         CUDA_VISIBLE_DEVICES="",
     )
     torch.set_num_threads(1)
+    ending.has_matplotlib = lambda: False  # no rank's picture is looked at, and it takes a third of a tiny run
     try:
         fn(*args)
     except BaseException:
@@ -78,7 +99,9 @@ def _enter(fn: Callable[..., None], rank: int, world_size: int, port: int, folde
         raise SystemExit(1) from None
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+def free_port() -> int:
+    """Return a port below those that the system gives to whoever asks for any, so that nobody takes it before rank 0 does."""
+    while True:
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, 32_000)))
+            return int(found.getsockname()[1])

@@ -23,7 +23,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, source / name)
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("*.pyc.*"))  # being written by another process
     command = [
         sys.executable,
         "-m",

@@ -6,8 +6,12 @@ says `reference: none` is of a family that transformers does not have: it is not
 model in its own tests, and its folders are made by ourselves.
 """
 
+import copy
 import json
+import shutil
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,8 @@ from modelzoo.models.auto import FAMILIES, model_class
 from modelzoo.models.model import Model
 
 ROWS = Path(__file__).parent / "families"
+MADE = tempfile.TemporaryDirectory(prefix="modelzoo-conformance-")
+"""Folders that `saved` copies from, each written once a process."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,15 @@ class Case:
         return f"{self.family}-{self.task}-{self.name}"
 
 
-def row(family: str) -> dict[str, Any]:
-    """Return a family's data."""
+@cache
+def _read_row(family: str) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((ROWS / f"{family}.yaml").read_text())
     return found
+
+
+def row(family: str) -> dict[str, Any]:
+    """Return a family's data, which the caller may change."""
+    return copy.deepcopy(_read_row(family))
 
 
 def has_reference(family: str) -> bool:
@@ -110,10 +121,20 @@ def counted(family: str, config: dict[str, Any]) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+@cache
+def _save_once(family: str, task: str, config: str, seed: int) -> Path:
+    case = Case(family, task, json.loads(config), "saved")
+    model = reference(case, seed=seed) if has_reference(family) else made_here(case, seed=seed)
+    folder = Path(tempfile.mkdtemp(dir=MADE.name))
+    model.save_pretrained(folder)
+    return folder
+
+
 def saved(case: Case, folder: Path, *, seed: int = 0) -> Path:
     """Save transformers' model, or ours where it has none, into a folder."""
-    model = reference(case, seed=seed) if has_reference(case.family) else made_here(case, seed=seed)
-    model.save_pretrained(folder)
+    made = _save_once(case.family, case.task, json.dumps(case.config), seed)
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    torch.manual_seed(seed)  # whether it was made now or before
     return folder
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from distributed import PRELOADED, _enter, _free_port
+from distributed import FROZEN, PRELOADED, enter, free_port
 from tiny_runs import settings_for
 
 from modelzoo.errors import CheckpointError
@@ -122,10 +122,10 @@ class Killer:
         """Let a life go on for some time of training, or a seventh of them of starting; return whether it ended by itself."""
         taken = self.context.Value("i", 0)
         self.taken = taken
-        port = _free_port()
+        port = free_port()
         processes = [
             self.context.Process(
-                target=_enter, args=(live, rank, self.ranks, port, str(self.folder), (str(self.folder), taken, changes))
+                target=enter, args=(FROZEN, live, rank, self.ranks, port, str(self.folder), (str(self.folder), taken, changes))
             )
             if self.ranks > 1
             else self.context.Process(target=live, args=(str(self.folder), taken, changes))
