@@ -145,7 +145,9 @@ def _use(run: RunFiles, config: Mapping[str, Any], *, is_adapter: bool) -> str:
         "```",
     ]
     command = "generate" if task in GENERATES else "predict"
-    mine = f'```bash\nmodelzoo {command} PATH --text "..."\n```'
+    is_pair = command == "predict" and "text_b" in dict(dict(run.data.get("train") or {}).get("columns") or {})
+    pair = ' --pair "..."' if is_pair else ""
+    mine = f'```bash\nmodelzoo {command} PATH --text "..."{pair}\n```'
     served = f"Programs that take it: {serving_text(architecture)}." if architecture else ""
     return "\n".join(["## Use", "", "`PATH` is this folder or its name on the hub.", "", *lines, "", mine, "", served]).rstrip()
 
