@@ -98,14 +98,14 @@ class AdamW8bit(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group)
+                    self._update(parameter, parameter.grad, group)
 
-    def _update(self, parameter: nn.Parameter, options: Mapping[str, Any]) -> None:
+    def _update(self, parameter: nn.Parameter, grad: Tensor, options: Mapping[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
             kinds = [kind for kind in self.state_shapes(parameter) if kind != "step"]
             state |= {"step": torch.tensor(0.0), **{kind: self.moment(parameter, kind) for kind in kinds}}
-        value, gradient = held(parameter), held(parameter.grad)
+        value, gradient = held(parameter), held(grad)
         own = {kind: held(tensor) for kind, tensor in state.items()}
         if "exp_avg" in own:
             _fused(value, gradient, own["exp_avg"], own["exp_avg_sq"], options, state["step"])

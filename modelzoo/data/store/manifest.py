@@ -70,7 +70,8 @@ def read_manifest(folder: str | Path) -> StoreManifest:
             raise DataError(
                 f"{path}: {name}: expected what `modelzoo data build` writes, found {value!r:.100}; build the store again"
             )
-    return StoreManifest(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    lists = {name: tuple(values[name]) for name in ("sources", "block_crc32")}
+    return StoreManifest(**{**values, **lists})
 
 
 def _fits(name: str, value: object) -> bool:
