@@ -40,6 +40,18 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTDATA = Path(os.environ.get("MODELZOO_TESTDATA", ROOT.parent / "shared" / "testdata"))
 
 
+DRAWN = {"test_runs", "test_ending", "test_notebook"}
+"""Test files whose runs end with their picture."""
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs end as where matplotlib is not installed: the picture takes a third of a tiny run."""
+    ending = sys.modules.get("modelzoo.training.ending")
+    if ending is not None and request.module.__name__ not in DRAWN:
+        monkeypatch.setattr(ending, "has_matplotlib", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def testdata() -> Path:
     """The folder of real data sets and checkpoints; tests that need it skip where it is absent."""
