@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from modelzoo.runtime.axes import REPLICATE
 from modelzoo.runtime.lost import in_collective
 from modelzoo.runtime.part_exchange import Transfers, all_gather, reduce_scatter
+from modelzoo.runtime.reused import ReusedBuffers
 from modelzoo.runtime.traffic import NAMES, Traffic
 
 __all__ = ["count_traffic"]
@@ -27,11 +28,12 @@ def count_traffic(model: nn.Module, mesh: DeviceMesh, traffic: Traffic) -> None:
         traffic: Where it is noted.
     """
     groups = mesh[REPLICATE].size()
+    gathered, reduced, coming = ReusedBuffers(), ReusedBuffers(), ReusedBuffers()
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # the classes that torch 2.13 annotates here have no public name; it asks for no more than these methods
-            module.set_custom_all_gather(_Gather(traffic))  # type: ignore[arg-type]  # see above
-            scatter = _Scatter(traffic)
+            module.set_custom_all_gather(_Gather(traffic, gathered))  # type: ignore[arg-type]  # see above
+            scatter = _Scatter(traffic, reduced, coming)
             module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]  # see above
             if groups > 1:
                 module.set_all_reduce_hook(_replicated(traffic, groups, scatter))
@@ -59,11 +61,11 @@ class _Waited:
 class _Counted:
     kind: str
 
-    def __init__(self, traffic: Traffic) -> None:
-        self._traffic = traffic
+    def __init__(self, traffic: Traffic, buffers: ReusedBuffers) -> None:
+        self._traffic, self._buffers = traffic, buffers
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
+        return self._buffers.empty(size, dtype=dtype, device=device)
 
     def _run(self, whole: Tensor, group: dist.ProcessGroup, start: Callable[[], Transfers | dist.Work | None]) -> Any:
         size = group.size()
@@ -92,14 +94,25 @@ class _Scatter(_Counted):
     last_s = 0.0
     """When it was last done, or its memory was asked for where a shard is the whole; the sum between groups comes right after."""
 
+    def __init__(self, traffic: Traffic, buffers: ReusedBuffers, coming: ReusedBuffers) -> None:
+        super().__init__(traffic, buffers)
+        self._coming = coming
+        self._is_result = False
+
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return memory for what is sent and, asked again, for the result, which stays with the gradients."""
         self.last_s = time.perf_counter()
+        is_result, self._is_result = self._is_result, not self._is_result
+        if is_result:
+            return torch.empty(*size, dtype=dtype, device=device)
         return super().allocate(size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> Any:
-        work = self._run(input_tensor, group, lambda: reduce_scatter(output_tensor, input_tensor, group, op=op))
+        work = self._run(
+            input_tensor, group, lambda: reduce_scatter(output_tensor, input_tensor, group, op=op, buffers=self._coming)
+        )
         self.last_s = time.perf_counter()
         return work
 

@@ -7,9 +7,10 @@ the same order, as with all collectives.
 
 from typing import cast
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from modelzoo.runtime.reused import ReusedBuffers
 
 __all__ = ["Transfers", "all_gather", "reduce_scatter"]
 
@@ -64,7 +65,14 @@ def all_gather(whole: Tensor, part: Tensor, group: dist.ProcessGroup, *, async_o
     return None
 
 
-def reduce_scatter(part: Tensor, whole: Tensor, group: dist.ProcessGroup, *, op: object = dist.ReduceOp.SUM) -> None:
+def reduce_scatter(
+    part: Tensor,
+    whole: Tensor,
+    group: dist.ProcessGroup,
+    *,
+    op: object = dist.ReduceOp.SUM,
+    buffers: ReusedBuffers | None = None,
+) -> None:
     """Fill a tensor with this rank's part of the sum of all ranks' wholes.
 
     The order of the addition is fixed: this rank's own, then that of each rank before it.
@@ -74,6 +82,7 @@ def reduce_scatter(part: Tensor, whole: Tensor, group: dist.ProcessGroup, *, op:
         whole: (ranks * N, ...) contiguous, of the same dtype.
         group: The ranks.
         op: What is done with the values; all but the plain sum is left to the backend.
+        buffers: Of what comes in; None takes new ones.
     """
     if whole.device.type != "cpu" or op != dist.ReduceOp.SUM:
         dist.reduce_scatter_single(part, whole, op=op, group=group)
@@ -85,7 +94,9 @@ def reduce_scatter(part: Tensor, whole: Tensor, group: dist.ProcessGroup, *, op:
     sends = [_send(places[(rank + distance) % size], rank + distance, group, REDUCE_TAG) for distance in range(1, size)]
     if total.data_ptr() != places[rank].data_ptr():
         total.copy_(places[rank])
-    coming = [torch.empty_like(total) for _ in range(min(2, size - 1))]  # one comes in while the other is added
+    buffers = buffers or ReusedBuffers()
+    # one comes in while the other is added
+    coming = [buffers.empty(total.shape, dtype=total.dtype, device=total.device) for _ in range(min(2, size - 1))]
     receives = [_receive(buffer, rank - distance, group, REDUCE_TAG) for distance, buffer in enumerate(coming, start=1)]
     for distance in range(1, size):
         receives[distance - 1].wait()
