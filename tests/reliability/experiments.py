@@ -59,6 +59,13 @@ def _stops(found: Outcome) -> str:
     return f"{found.total('stops within an epoch')} of {asked} stops: same order of samples, same end bit for bit"
 
 
+def _limits(found: Outcome) -> str:
+    return (
+        f"{found.total('runs')} of 12 runs right; the plan is off by {found.most('off'):.0%} at most, a load takes "
+        f"{found.most('load'):.2f} times the model at most"
+    )
+
+
 def _mutants(found: Outcome) -> str:
     return (
         f"{found.total('mutants')} mutants: {found.total('refused')} refused by name, {found.total('read')} read as the reference "
@@ -252,6 +259,12 @@ ROWS = (
             "tests/data/test_collate.py::test_the_mask_goes_by_length_where_the_text_has_the_padding_id",
         ),
         _count("unchanged"),
+    ),
+    Row(
+        "E6",
+        "a kernel limit of 1.1 times the planned peak on training with saves, of the model and a bit on load and conversion",
+        ("tests/reliability/test_memory_limits.py",),
+        _limits,
     ),
     Row(
         "E7",
