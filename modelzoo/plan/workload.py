@@ -111,6 +111,8 @@ def workload_of(
                 f"train.batch_size={train.batch_size} rows cannot be shared by {data_ranks} ranks; use at least {data_ranks}"
             )
         rows = -(-train.batch_size // data_ranks)
+    if known:  # no batch reaches over the end of an epoch
+        rows = min(rows, -(-len(known) // data_ranks))
     micro = min(train.micro_batch_size or rows, rows)
     chosen = tuple(known[:micro]) if known and len(known) >= micro else (longest + written,) * micro
     targets = tuple(min(written, length // 2) for length in chosen) if written else ()

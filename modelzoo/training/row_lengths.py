@@ -45,4 +45,5 @@ def row_lengths(settings: RunSettings) -> RowLengths:
     which = f"the first {most:,} rows" if train.report.rows == MOST_ROWS else counted(train.report.rows, "row")
     mean = sum(lengths) / len(lengths)
     spread = f"{min(lengths)} to {max(lengths)} tokens, {mean:.0f} on average"
+    spread = spread if min(lengths) < max(lengths) else counted(max(lengths), "token")
     return RowLengths(lengths, f"{source_name(settings, 'train')}: {which} of {spread}")

@@ -103,3 +103,12 @@ def test_a_plan_is_held_against_the_recipes_own_budget(capsys: pytest.CaptureFix
     assert "of 1.0 GiB that the recipe allows: " in capsys.readouterr().out
     assert main(["plan", "demo", "memory.host=100MiB", "memory.disk.path=tiers"]) == 3
     assert "memory.host=100MiB is too small: expected at least" in capsys.readouterr().out
+
+
+def test_a_batch_has_no_more_rows_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"question": "was it open", "passage": "It was.", "label": bool(number % 2)} for number in range(6)]
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["plan", "demo", f"data.train={tmp_path}/few.jsonl", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["micro_batch"]["rows"] == 6
+    assert found["micro_batch"]["tokens"] < 6 * 20
