@@ -17,7 +17,7 @@ def every_cut(data: int, tensor: int) -> None:
     from torch.distributed.fsdp import fully_shard
 
     from modelzoo.runtime import connect
-    from modelzoo.runtime.local_view import cut_parameter
+    from modelzoo.runtime.tensor.local_view import cut_parameter
 
     with connect(device="cpu"):
         mesh = init_device_mesh("cpu", (data, tensor), mesh_dim_names=("shard", "tensor"))

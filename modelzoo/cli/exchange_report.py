@@ -27,7 +27,7 @@ def exchange_report(ctx: typer.Context, ranks: int | None, *, as_json: bool) -> 
     is_alone = place_of(os.environ).world_size == 1
     on_ranks(ctx, words, _default_ranks() if ranks is None and is_alone else ranks, asked_by="--ranks")
     from modelzoo.runtime import connect, failing_together
-    from modelzoo.runtime.exchange_speed import measure_exchanges
+    from modelzoo.runtime.exchange.speed import measure_exchanges
 
     with connect() as world, failing_together(world, "the measurement"):
         found = measure_exchanges(world) if world.world_size > 1 else []

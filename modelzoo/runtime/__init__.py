@@ -8,13 +8,13 @@ from modelzoo.runtime.checkpoints.reading import read_state
 from modelzoo.runtime.checkpoints.retention import Found, find_latest, retain, set_aside, step_folders
 from modelzoo.runtime.checkpoints.saver import CheckpointSaver
 from modelzoo.runtime.checkpoints.state import full_state, load_full_state, load_optimizer_state, model_tensors, optimizer_tensors
+from modelzoo.runtime.exchange.traffic import Traffic
 from modelzoo.runtime.gradients import clip_grad_norm
 from modelzoo.runtime.layout import layout
 from modelzoo.runtime.prepare import Prepared, accumulating, materialise, prepare, prepared, reshard
 from modelzoo.runtime.process import World, connect
 from modelzoo.runtime.random_state import collect_random_state, restore_random_state, seed_everything
 from modelzoo.runtime.report import Report, report
-from modelzoo.runtime.traffic import Traffic
 from modelzoo.runtime.units import find_units
 from modelzoo.sharded import full_tensor, local_values
 

@@ -22,14 +22,14 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.axes import REPLICATE, SHARD, TENSOR, build_mesh, resolve
-from modelzoo.runtime.collectives import TensorAxis
-from modelzoo.runtime.counted import count_traffic
+from modelzoo.runtime.exchange.counted import count_traffic
+from modelzoo.runtime.exchange.traffic import StepClock, Traffic
 from modelzoo.runtime.freezing import follow_freezing, keep_flags
 from modelzoo.runtime.process import World
 from modelzoo.runtime.recompute import recompute
-from modelzoo.runtime.sequence_parallel import slice_tokens
-from modelzoo.runtime.tensor_parallel import split
-from modelzoo.runtime.traffic import StepClock, Traffic
+from modelzoo.runtime.tensor.collectives import TensorAxis
+from modelzoo.runtime.tensor.sequence_parallel import slice_tokens
+from modelzoo.runtime.tensor.tensor_parallel import split
 from modelzoo.runtime.units import find_ties, find_units, holds_any
 from modelzoo.runtime.usage import note_usage
 from modelzoo.sharded import is_sharded, local_part, write_local

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.runtime import Traffic, accumulating, connect, prepare, prepared
-from modelzoo.runtime.part_exchange import GATHER_TAG, REDUCE_TAG
+from modelzoo.runtime.exchange.part_exchange import GATHER_TAG, REDUCE_TAG
 
 KINDS = {GATHER_TAG: "gather", REDUCE_TAG: "reduce"}
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from modelzoo.runtime.collectives import TensorAxis
+from modelzoo.runtime.tensor.collectives import TensorAxis
 from modelzoo.sharded import local_box
 
 __all__ = ["Local", "Shared", "cut_parameter", "cut_parts", "local_part_of"]

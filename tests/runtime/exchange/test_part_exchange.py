@@ -6,7 +6,7 @@ import torch.distributed as dist
 from distributed import run_distributed
 
 from modelzoo.runtime import connect
-from modelzoo.runtime.part_exchange import all_gather, reduce_scatter
+from modelzoo.runtime.exchange.part_exchange import all_gather, reduce_scatter
 
 
 def compare(size: int) -> None:

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from modelzoo.runtime.token_slices import add_and_cut, exchange, gather
-from modelzoo.runtime.traffic import Traffic
+from modelzoo.runtime.exchange.traffic import Traffic
+from modelzoo.runtime.tensor.token_slices import add_and_cut, exchange, gather
 
 __all__ = ["TensorAxis"]
 

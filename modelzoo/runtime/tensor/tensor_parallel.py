@@ -25,8 +25,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from modelzoo.errors import ConfigError, listing
-from modelzoo.runtime.collectives import TensorAxis
-from modelzoo.runtime.local_view import Local, Shared, cut_parameter, cut_parts, local_part_of
+from modelzoo.runtime.tensor.collectives import TensorAxis
+from modelzoo.runtime.tensor.local_view import Local, Shared, cut_parameter, cut_parts, local_part_of
 
 __all__ = ["split"]
 

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from modelzoo.runtime.part_exchange import all_gather, reduce_scatter
-from modelzoo.runtime.traffic import Traffic
+from modelzoo.runtime.exchange.part_exchange import all_gather, reduce_scatter
+from modelzoo.runtime.exchange.traffic import Traffic
 
 __all__ = ["Ranks", "add_and_cut", "cut", "exchange", "gather"]
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from modelzoo.runtime.reused import ReusedBuffers
+from modelzoo.runtime.exchange.reused import ReusedBuffers
 
 CPU = torch.device("cpu")
 

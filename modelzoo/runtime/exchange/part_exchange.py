@@ -10,7 +10,7 @@ from typing import cast
 import torch.distributed as dist
 from torch import Tensor
 
-from modelzoo.runtime.reused import ReusedBuffers
+from modelzoo.runtime.exchange.reused import ReusedBuffers
 
 __all__ = ["Transfers", "all_gather", "reduce_scatter"]
 

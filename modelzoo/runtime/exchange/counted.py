@@ -11,10 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.runtime.axes import REPLICATE
+from modelzoo.runtime.exchange.part_exchange import Transfers, all_gather, reduce_scatter
+from modelzoo.runtime.exchange.reused import ReusedBuffers
+from modelzoo.runtime.exchange.traffic import NAMES, Traffic
 from modelzoo.runtime.lost import in_collective
-from modelzoo.runtime.part_exchange import Transfers, all_gather, reduce_scatter
-from modelzoo.runtime.reused import ReusedBuffers
-from modelzoo.runtime.traffic import NAMES, Traffic
 
 __all__ = ["count_traffic"]
 

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from modelzoo.runtime.exchange.part_exchange import all_gather, reduce_scatter
 from modelzoo.runtime.lost import in_collective
-from modelzoo.runtime.part_exchange import all_gather, reduce_scatter
 from modelzoo.runtime.process import World
 
 __all__ = ["SIZES", "ExchangeTime", "measure_exchanges"]

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modelzoo.runtime.collectives import TensorAxis
-from modelzoo.runtime.local_view import Shared
-from modelzoo.runtime.token_slices import add_and_cut, cut, exchange, gather
+from modelzoo.runtime.tensor.collectives import TensorAxis
+from modelzoo.runtime.tensor.local_view import Shared
+from modelzoo.runtime.tensor.token_slices import add_and_cut, cut, exchange, gather
 
 __all__ = ["slice_tokens"]
 
