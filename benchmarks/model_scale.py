@@ -9,6 +9,7 @@ steps end with a finite loss within `--patience` seconds. The number of blocks i
 within 4 %. `ours` holds what does not fit on the disk (`--folder`); its first attempt is `--cap` blocks, for memory alone would not
 stop it.
 
+mapped     the same loop on parameters, gradients and moments in memory-mapped files (`--only ours mapped --start 42 --cap 42`)
 plain      torch modules, torch.utils.checkpoint and fused AdamW in one loop
 trainer    transformers.Trainer with gradient checkpointing
 deepspeed  ZeRO-3 with parameters and optimizer states offloaded to the CPU; from the folder that `--deepspeed` names
@@ -27,7 +28,9 @@ from typing import Any
 from benchmark_model import VOCABULARY, gpt_config
 from memory_group import Outcome, run_limited
 
-SIDES = ("ours", "plain", "trainer", "deepspeed")
+SIDES = ("ours", "mapped", "plain", "trainer", "deepspeed")
+UNASKED = ("mapped",)
+"""Sides that run only when they are named: they find no largest size, they are slow."""
 LENGTH = 128
 STEPS = 3
 MARGIN = 96 * 2**20
@@ -42,15 +45,19 @@ def ids_of(step: int) -> Any:
 
 
 def train(model: Any, optimizer: Any, clip: Callable[[Any, float], Any]) -> float:
-    """Take the steps and return the last loss."""
+    """Take the steps, say how long the last two were, and return the last loss."""
     model.train()
+    started = 0.0
     for step in range(STEPS):
+        if step == 1:
+            started = time.perf_counter()
         ids = ids_of(step)
         loss = model(ids, labels=ids).loss
         loss.backward()
         clip(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+    print(f"{(time.perf_counter() - started) / (STEPS - 1):.1f} s a step", flush=True)
     return float(loss.detach())
 
 
@@ -83,19 +90,57 @@ def ours(hidden: int, layers: int, limit: int, folder: str) -> float:
             tiers.close()
 
 
-def plain(hidden: int, layers: int) -> float:
-    """Train our modules in a loop of torch alone."""
+def plain(hidden: int, layers: int, folder: str | None = None) -> float:
+    """Train our modules in a loop of torch alone; with a folder on memory-mapped files there."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
     from modelzoo import GPT2
 
-    model = GPT2.from_config(gpt_config(hidden, layers, LENGTH), "causal_lm")
+    if folder is None:
+        model = GPT2.from_config(gpt_config(hidden, layers, LENGTH), "causal_lm")
+    else:
+        with torch.device("meta"):
+            model = GPT2(gpt_config(hidden, layers, LENGTH), "causal_lm")
+        map_parameters(model, folder)
+        model.init_weights()
     for block in model.shard_units():
         forward = block.forward
         block.forward = lambda *args, forward=forward, **options: checkpoint(forward, *args, use_reentrant=False, **options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    if folder is not None:
+        for number, parameter in enumerate(model.parameters()):
+            parameter.grad = mapped_like(parameter, folder, f"gradient-{number}")
+            moments = {kind: mapped_like(parameter, folder, f"{kind}-{number}") for kind in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
+        optimizer.zero_grad = lambda: torch._foreach_zero_([parameter.grad for parameter in model.parameters()])
     return train(model, optimizer, torch.nn.utils.clip_grad_norm_)
+
+
+def map_parameters(model: Any, folder: str) -> None:
+    """Give a model on meta parameters in files, tied ones once."""
+    import torch
+
+    known: dict[int, Any] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in known:
+                known[id(parameter)] = torch.nn.Parameter(mapped_like(parameter, folder, f"parameter-{len(known)}"))
+            module._parameters[name] = known[id(parameter)]
+
+
+def mapped_like(tensor: Any, folder: str, name: str) -> Any:
+    """Return zeros of a tensor's shape in a file."""
+    import torch
+
+    path = os.path.join(folder, name)
+    return torch.from_file(path, shared=True, size=tensor.numel(), dtype=torch.float32).view(tensor.shape)
+
+
+def mapped(hidden: int, layers: int, folder: str) -> float:
+    """Train the plain loop on memory-mapped files."""
+    with tempfile.TemporaryDirectory(dir=folder) as path:
+        return plain(hidden, layers, path)
 
 
 def their_model(hidden: int, layers: int) -> Any:
@@ -164,7 +209,8 @@ def attempt(side: str, layers: int, options: argparse.Namespace) -> bool:
         command, size_of(options.limit), timeout_s=options.patience, environment={"PYTHONPATH": ":".join(filter(None, paths))}
     )
     is_good = found.returncode == 0 and math.isfinite(_loss(found))
-    what = f"loss {_loss(found):.3f}" if is_good else _reason(found, options.patience)
+    paces = [line for line in found.output.splitlines() if line.endswith("s a step")]
+    what = "   ".join([f"loss {_loss(found):.3f}", *paces[-1:]]) if is_good else _reason(found, options.patience)
     print(
         f"  {side:<10} {layers:4} blocks {parameters_of(options.hidden, layers) / 1e6:7.0f} M   {found.seconds:5.0f} s   "
         f"{found.peak_bytes / 2**20:6.0f} MiB   {what}",
@@ -225,6 +271,7 @@ def main() -> None:
     if options.one:
         run: dict[str, Callable[[], float]] = {
             "ours": lambda: ours(options.hidden, options.layers, size_of(options.limit), options.folder),
+            "mapped": lambda: mapped(options.hidden, options.layers, options.folder),
             "plain": lambda: plain(options.hidden, options.layers),
             "trainer": lambda: trainer(options.hidden, options.layers),
             "deepspeed": lambda: deepspeed(options.hidden, options.layers),
@@ -232,7 +279,8 @@ def main() -> None:
         print(json.dumps({"loss": run[options.one]()}), flush=True)
         return
     started = time.monotonic()
-    sides = options.only or [side for side in SIDES if side != "deepspeed" or options.deepspeed]
+    wanted = [side for side in SIDES if side not in UNASKED and (side != "deepspeed" or options.deepspeed)]
+    sides = options.only or wanted
     found = {side: largest(side, options) for side in sides}
     print(f"under {options.limit}, {options.hidden} features, {time.monotonic() - started:.0f} s")
     for side, layers in found.items():
