@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.adamw import adamw
 
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.eight_bits import BLOCK, EightBits, has_eight_bits
+from modelzoo.runtime.fused_adamw import fused_adamw
 from modelzoo.sharded import held, is_sharded
 
 __all__ = ["AdamW8bit"]
@@ -108,7 +108,8 @@ class AdamW8bit(Optimizer):
         value, gradient = held(parameter), held(grad)
         own = {kind: held(tensor) for kind, tensor in state.items()}
         if "exp_avg" in own:
-            _fused(value, gradient, own["exp_avg"], own["exp_avg_sq"], options, state["step"])
+            step = state["step"].to(value.device, copy=True)
+            fused_adamw(value, gradient, own["exp_avg"], own["exp_avg_sq"], step, options)
         elif value.numel():
             rows = [tensor.reshape(len(value), -1) for tensor in (value, gradient)]
             self._update_rows(rows[0], rows[1], own, options)
@@ -125,26 +126,7 @@ class AdamW8bit(Optimizer):
         for low in range(0, len(value), count):
             piece = slice(low, low + count)
             first, second = (packing[kind].unpack(codes[kind][piece], scales[kind][piece]) for kind in MOMENTS)
-            _fused(value[piece], gradient[piece], first, second, options, own["step"])
+            # each piece counts the step up, so each has its own
+            fused_adamw(value[piece], gradient[piece], first, second, own["step"].to(value.device, copy=True), options)
             for kind, moment in zip(MOMENTS, (first, second), strict=True):
                 codes[kind][piece], scales[kind][piece] = packing[kind].pack(moment)
-
-
-def _fused(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, options: Mapping[str, Any], step: Tensor) -> None:
-    """Take the step after `step` steps, which stays as it is."""
-    adamw(
-        [value],
-        [gradient],
-        [first],
-        [second],
-        [],
-        [step.to(value.device, copy=True)],
-        fused=True,
-        amsgrad=False,
-        beta1=options["betas"][0],
-        beta2=options["betas"][1],
-        lr=options["lr"],
-        weight_decay=options["weight_decay"],
-        eps=options["eps"],
-        maximize=False,
-    )

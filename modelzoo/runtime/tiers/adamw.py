@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.adamw import adamw
 
-from modelzoo.runtime.tiers.pieces import UPDATE_PIECE, Piece, Scratch, Way
+from modelzoo.runtime.fused_adamw import fused_adamw
+from modelzoo.runtime.tiers.pieces import UPDATE_PIECE, WRITTEN, Piece, Scratch, Way
 from modelzoo.runtime.tiers.unit import Unit
 
 __all__ = ["Options", "Publisher", "TieredAdamW", "update_unit"]
@@ -61,30 +61,13 @@ def update_unit(
             if unit.gradient_factors.get(piece.number, 1.0) != 1.0:
                 gradient.mul_(unit.gradient_factors[piece.number])
             chosen = options[id(unit.places[piece.number].parameter)]
-            _fused(values["parameters"], gradient, values["exp_avg"], values["exp_avg_sq"], chosen)
+            value, first, second = (values[kind] for kind in WRITTEN)
+            step = torch.tensor(float(chosen["step"] - 1), device=value.device)
+            fused_adamw(value, gradient, first, second, step, chosen)
             way.give_back(turn, piece, values)
         way.settle()
     unit.stored_gradients.clear()
     unit.gradient_factors.clear()
-
-
-def _fused(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, options: Mapping[str, Any]) -> None:
-    adamw(
-        [value],
-        [gradient],
-        [first],
-        [second],
-        [],
-        [torch.tensor(float(options["step"] - 1), device=value.device)],
-        fused=True,
-        amsgrad=False,
-        beta1=options["betas"][0],
-        beta2=options["betas"][1],
-        lr=options["lr"],
-        weight_decay=options["weight_decay"],
-        eps=options["eps"],
-        maximize=False,
-    )
 
 
 class TieredAdamW(Optimizer):

@@ -70,8 +70,8 @@ def attach_tiers(
     if placement is None:
         placement = _place(sizes_of(model), world, memory, link, reserved_bytes)
     needed = placement.disk_bytes + (max(inputs_bytes, 1) if offloads else 0)
-    folder = _folder(world, memory, needed) if needed else None
     _give_memory(model, placement, world.device)
+    folder = _folder(world, memory, needed) if needed else None  # from here on `_open` lets go of it if anything fails
     tiers = _TIERS[model] = _open(_groups(model), placement, folder, memory, link, is_filled=is_filled)
     keep_inputs(prepared(model).units, None if tiers.inputs is None else tiers.inputs.hooks)
     return tiers
@@ -98,8 +98,10 @@ def budget_bytes(memory: MemoryConfig, world: World, link: Link | None = None) -
     Raises:
         ConfigError: More than the machine has.
     """
-    if (link or Link(world.device)).is_apart:
-        return _size("memory.device", memory.device or "auto", total_bytes(world.device), free_bytes(world.device))
+    link = link or Link(world.device)
+    if link.is_apart:
+        free = free_bytes(world.device) + (link.allocated_bytes or 0)
+        return _size("memory.device", memory.device or "auto", total_bytes(world.device), free)
     text = memory.host if memory.host is not None else memory.device
     return None if text is None else _size("memory.host", text, total_bytes(), free_bytes(world.device) + resident_bytes())
 

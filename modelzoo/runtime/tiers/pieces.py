@@ -15,13 +15,13 @@ from modelzoo.runtime.tiers.link import Link
 from modelzoo.runtime.tiers.unit import CPU, KINDS, Kind, Unit
 from modelzoo.sharded import local_values
 
-__all__ = ["SCRATCH_SETS", "UPDATE_PIECE", "Piece", "Scratch", "Way"]
+__all__ = ["SCRATCH_SETS", "UPDATE_PIECE", "WRITTEN", "Piece", "Scratch", "Way"]
 
 UPDATE_PIECE = 2**19
 """float32 values that are updated at a time: they stay in the cache, and while they are, the next ones are read."""
 SCRATCH_SETS = 2
 READ: tuple[Kind, ...] = ("exp_avg", "exp_avg_sq", "gradients")
-WRITTEN: tuple[Kind, ...] = ("exp_avg", "exp_avg_sq", "parameters")
+WRITTEN: tuple[Kind, ...] = ("parameters", "exp_avg", "exp_avg_sq")
 
 
 class Scratch:
