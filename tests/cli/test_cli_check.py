@@ -72,6 +72,14 @@ def test_truncation_and_rows_that_were_trained_on_are_notes(capsys: pytest.Captu
     assert "validation: the same rows as train" in notes
 
 
+def test_a_limit_of_the_model_is_what_rows_are_said_to_be_cut_to() -> None:
+    from modelzoo.report.findings import data_findings
+
+    report = {"rows": 15, "truncated_rows": 15, "longest": 512}
+    (note, *_) = data_findings({"train": {"report": report}}, max_length=1024)
+    assert note.text == "train: 15 of 15 rows (100.0%) were cut, to 512 tokens at most"
+
+
 def test_a_run_that_does_not_fit_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = found(["demo", "memory.host=64MiB", "memory.disk.path=."], capsys)
     assert code == 2
