@@ -14,8 +14,9 @@ from modelzoo.training.evaluation.evaluate import measure
 from modelzoo.training.evaluation.forward_all import EvaluationStopped
 from modelzoo.training.evaluation.metrics import is_better
 from modelzoo.training.job import Job
+from modelzoo.training.largest_batch import compute_largest, find_largest
 from modelzoo.training.loop_state import LoopState
-from modelzoo.training.memory_error import memory_watched
+from modelzoo.training.memory_error import STEP_ADVICE, memory_watched
 from modelzoo.training.optimizer import set_lr
 from modelzoo.training.periods import is_due, times_due
 from modelzoo.training.progress.pace import Pace
@@ -27,7 +28,6 @@ from modelzoo.training.step import MicroBatch, StepResult, build_micro_batches, 
 
 __all__ = ["Loop"]
 
-STEP_ADVICE = "lower train.micro_batch_size, set parallel.recompute, or give memory.host and memory.disk.path"
 EVALUATION_ADVICE = "lower evaluation.batch_tokens"
 
 
@@ -72,6 +72,7 @@ class Loop:
         self._seconds_before = state.seconds
         self._saved_step = state.step if state.step else None
         self._kept_best = state.best_step
+        self._is_first = True
         self._saver = job.saver(world)
 
     def run(self) -> Stopped:
@@ -103,6 +104,8 @@ class Loop:
                 return stopped
             before = self.state.position
             self._take_step(batch)
+            if self._is_first:
+                self._compute_largest(before)
             improved = self._evaluate_if_due(before)
             self._save_if_due(before, improved)
         if self.state.is_evaluation_due:
@@ -184,6 +187,18 @@ class Loop:
         state.tokens += batch.num_tokens
         self._pace.add_step(time.monotonic() - started + batch.seconds, batch.seconds, batch.num_tokens, batch.num_samples)
         self._report(result, lr)
+
+    def _compute_largest(self, before: int) -> None:
+        """See that the largest batch to come fits into memory, after the first step that was taken here. Collective."""
+        self._is_first = False
+        job, state = self.job, self.state
+        if job.settings.memory.is_used:
+            return
+        steps = job.total_steps - state.step + 1
+        data_ranks = self.world.data_size
+        largest = find_largest(job.dataset.lengths, job.settings, position=before, steps=steps, data_ranks=data_ranks)
+        if largest is not None:
+            self._progress.note(compute_largest(job, largest, state.step - 1 + largest.step, self.world))
 
     def _report(self, result: StepResult, lr: float) -> None:
         state, pace, job = self.state, self._pace, self.job

@@ -9,7 +9,9 @@ import torch
 from modelzoo.errors import OutOfMemoryError
 from modelzoo.training.step import MicroBatch
 
-__all__ = ["memory_watched"]
+__all__ = ["STEP_ADVICE", "memory_watched"]
+
+STEP_ADVICE = "lower train.micro_batch_size, set parallel.recompute, or give memory.host and memory.disk.path"
 
 _SIGNS = ("can't allocate memory", "not enough memory", "out of memory")
 """How torch's allocators say it where they have no class for it."""
