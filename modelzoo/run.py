@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from modelzoo.config import RunSettings, change_settings, load_settings, resolve_settings
+from modelzoo.config import RunSettings, change_settings, load_settings, read_settings, resolve_settings
 from modelzoo.errors import CheckpointError, InputError
 from modelzoo.hub.publish import copy_folder
 from modelzoo.models.adapted import write_merged
@@ -49,7 +49,7 @@ class Run:
     @property
     def settings(self) -> RunSettings:
         """Every setting, as it was decided when the run began."""
-        return load_settings(str(self.folder / "resolved.yaml"))
+        return read_settings(self.folder / "resolved.yaml")
 
     @property
     def result(self) -> RunResult | None:

@@ -1,6 +1,7 @@
 """The command's training commands in Python: the same settings, the same runs, the same text."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,26 @@ def test_a_run_predicts_and_a_finished_one_is_not_trained_again(run: modelzoo.Ru
     assert said["label"] in {"true", "false"}
     records = run.records
     assert modelzoo.resume(run.folder).records == records
+
+
+def test_a_finished_run_is_used_where_its_data_and_base_are_gone(run: modelzoo.Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(run.folder, tmp_path / "moved")
+    resolved = folder / "resolved.yaml"
+    text = resolved.read_text()
+    for name in ("train.jsonl", "validation.jsonl", "demo/model"):
+        assert name in text
+    resolved.write_text(text.replace(str(Path(run.settings.model.name).parent), "/nowhere"))
+    moved = modelzoo.Run(folder)
+    assert moved.settings.data.train == "/nowhere/data/train.jsonl"
+    row = {"question": "Did they rest well?", "passage": "Not a sound came through the walls."}
+    assert moved.predict([row]) == run.predict([row])
+    assert moved.export(tmp_path / "out").is_dir()
+    assert main(["predict", str(folder), "--text", row["question"], "--pair", row["passage"]]) == 0
+    assert main(["eval", str(folder), f"data={run.settings.data.validation}"]) == 0
+    with pytest.raises(InputError, match=r"/nowhere/data/validation.jsonl"):
+        moved.evaluate()
+    with pytest.raises(InputError, match=r"data.train=/nowhere/data/train.jsonl: there is no such file"):
+        modelzoo.resume(folder)
 
 
 def test_an_exported_run_is_proved_and_nothing_is_overwritten(run: modelzoo.Run, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from modelzoo import hub
-from modelzoo.config import METRICS, RunSettings, load_settings
+from modelzoo.config import METRICS, RunSettings, read_settings
 from modelzoo.data import Tokenizer, load_tokenizer, read_rows
 from modelzoo.data.published import published_rows
 from modelzoo.data.tasks import Recipe, find_columns, task_spec
@@ -159,7 +159,7 @@ def open_model(
     else:
         folder = Path(model_or_run)
         if (folder / "resolved.yaml").is_file():
-            settings = load_settings(str(folder / "resolved.yaml"))
+            settings = read_settings(folder / "resolved.yaml")
             if not (folder / "final").is_dir():
                 raise InputError(f"{folder}: the run is not finished, it has no final/; continue it with: modelzoo resume {folder}")
             form = trained_form(folder)
