@@ -36,8 +36,13 @@ def show_log() -> None:
 
 
 def quiet_transformers() -> None:
-    """Keep transformers' progress bars out of the command's output."""
+    """Keep transformers' progress bars out of the command's output, and what torchao says when transformers imports it."""
+    import logging
+
     import transformers
+
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
     transformers.utils.logging.disable_progress_bar()
 
