@@ -66,7 +66,7 @@ def unit_activations(model: ModelParts, work: Workload, *, tensor: int = 1) -> l
     chosen = recomputed("blocks" if work.recompute.startswith("products") else work.recompute, len(blocks))
     for number, unit in enumerate(blocks, start=1):
         is_last = number == len(blocks) and model.reads_one_token
-        sizes = _Sizes(work, tensor, is_decoder=unit.is_decoder, queries=work.rows if is_last else None)
+        sizes = _Sizes(work, tensor, is_decoder=unit.is_decoder, queries=work.sequences if is_last else None)
         whole = _kept(unit, sizes)
         total = sum(whole.values())
         backward = _work(unit, sizes)
@@ -139,7 +139,7 @@ def _scores(model: ModelParts, work: Workload, targets: int, tensor: int) -> tup
     """Return what the loss keeps, and what it holds for a moment beside."""
     value, hidden, words = work.value_bytes, model.table_size, -(-model.vocab_size // tensor)
     if not model.is_language_model:
-        rows = work.rows if model.task in ("classification", "multiple_choice") else targets
+        rows = work.sequences if model.task in ("classification", "multiple_choice") else targets
         return {"logits": rows * (value * hidden + 4 * model.num_labels)}, 3 * 4 * rows * model.num_labels
     if work.whole_scores:
         # log-softmax, float32; then the gradients of its output and of its input beside it
