@@ -51,7 +51,7 @@ COMMANDS = (
     Command("", plan, "RECIPE [key=value ...]", "memory, time, disk, and what would fit", takes_settings=True),
     Command("", check, "RECIPE [key=value ...]", "everything that can fail, before it costs", takes_settings=True),
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
-    Command("", resume, "RUN", "continue a run exactly where it stopped"),
+    Command("", resume, "RUN [key=value ...]", "continue a run exactly where it stopped", takes_settings=True),
     Command("", slurm, "RECIPE --nodes N", "an sbatch file that requeues and resumes", takes_settings=True),
     Command("use", evaluate, "RUN|MODEL data=FILE", "metrics on rows of your own", takes_settings=True, name="eval"),
     Command("", predict, "RUN|MODEL --text TEXT", "labels for texts", takes_settings=True),

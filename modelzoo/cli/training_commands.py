@@ -45,15 +45,18 @@ def resume(
     """Continue a run from its last checkpoint; nothing is edited, and the result is that of a run that never stopped.
 
     Any number of processes may do it, also another than before.
+
+    modelzoo resume RUN parallel.recompute=blocks memory.host=8GiB data.train=FILE changes what decides nothing about the result:
+    layout, tiers, places, checkpoints, output.
     """
     wanted = ranks
     if wanted is None and (run / "resolved.yaml").is_file():
         from modelzoo.config import load_settings
 
-        wanted = load_settings(str(run / "resolved.yaml")).parallel.ranks
-    words = ["resume", str(run), *([] if ranks is None else ["--ranks", str(ranks)])]
+        wanted = load_settings(str(run / "resolved.yaml"), ctx.args).parallel.ranks
+    words = ["resume", str(run), *([] if ranks is None else ["--ranks", str(ranks)]), *ctx.args]
     on_ranks(ctx, words, wanted, asked_by=None if ranks is None else "--ranks")
     show_log()
     from modelzoo.training import resume as go_on
 
-    say_result(go_on(run))
+    say_result(go_on(run, changes=ctx.args))
