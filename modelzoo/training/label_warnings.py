@@ -1,4 +1,5 @@
-"""What looks wrong with the labels of a run without being certain: a label typed wrong once, one that training never shows."""
+"""What looks wrong with the labels of a run without being certain: a label typed wrong once, one that training never shows, or
+the only one that it shows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,9 @@ def label_warnings(datasets: Mapping[str, Samples], rows: Mapping[str, Rows], co
     if column is None:
         return
     counts = {split: dataset.report.label_counts for split, dataset in datasets.items()}
+    shown = [name for name, count in counts["train"].items() if count]
+    if len(shown) == 1:
+        yield f"train: every row has the label {shown[0]!r}, so that nothing else can be learned; look at data.columns.label"
     for split, known in counts.items():
         for name, other in lookalikes(known):
             yield (

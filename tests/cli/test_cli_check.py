@@ -154,3 +154,15 @@ def test_a_label_typed_wrong_once_is_named_with_its_row(tmp_path: Path, capsys: 
     assert "warning: train: label 'positve' (row 17) is close to 'positive'" in capsys.readouterr().out
     assert main(["show", str(out / "demo-001")]) == 0
     assert "occurs in no row of train" in capsys.readouterr().out
+
+
+def test_rows_of_one_label_alone_teach_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    some = [{"text": f"a text {number}", "label": "good"} for number in range(4)]
+    words = ["demo", f"data.train={rows(tmp_path / 't.jsonl', *some)}", "data.columns={}", "data.validation=null"]
+    words += ["evaluation.every=null", "data.truncation=longest_first"]
+    code, findings = found(words, capsys)
+    assert code == 2
+    assert "t.jsonl: expected at least two different labels, found 'good' alone" in str(findings)
+    code, findings = found([*words, "data.label_names=[good, bad]"], capsys)
+    assert code == 0, findings
+    assert "train: every row has the label 'good', so that nothing else can be learned" in str(findings)
