@@ -1,5 +1,4 @@
-"""What looks wrong with the labels of a run without being certain: a label typed wrong once, one that training never shows, or
-the only one that it shows."""
+"""What looks wrong with the labels of a run without being certain: typed wrong once, never shown by training, or alone in it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
