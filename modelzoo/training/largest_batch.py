@@ -6,6 +6,7 @@ of the run changes. With tiers it is left out: they keep the room of the largest
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from modelzoo.data import BatchStream
 from modelzoo.runtime import World, collect_random_state, prepared, raise_together, restore_random_state
 from modelzoo.training.attempt import attempt
 from modelzoo.training.job import Job
+from modelzoo.training.less_memory import less_memory
 from modelzoo.training.memory_error import STEP_ADVICE, memory_watched
 from modelzoo.training.step import build_micro_batches, try_step
 
@@ -84,7 +86,7 @@ def compute_largest(job: Job, largest: Largest, step: int, world: World) -> str:
     assert batches is not None
     doing = f"step {step}, the largest to come"
     random_state = collect_random_state()
-    with prepared(job.model).traffic.paused(), memory_watched(doing, batches, STEP_ADVICE):
+    with prepared(job.model).traffic.paused(), memory_watched(doing, batches, STEP_ADVICE, partial(less_memory, job)):
         try_step(job.model, job.optimizer, batches, world=world, doing=doing)
     restore_random_state(random_state)
     rows = f"{len(largest.indices)} rows, {largest.tokens:,} tokens of a process at once"

@@ -6,6 +6,7 @@ before anything is done about it, so that no rank waits for another that has lef
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from modelzoo.data import BatchStream
 from modelzoo.errors import DataError
@@ -15,6 +16,7 @@ from modelzoo.training.evaluation.forward_all import EvaluationStopped
 from modelzoo.training.evaluation.metrics import is_better
 from modelzoo.training.job import Job
 from modelzoo.training.largest_batch import compute_largest, find_largest
+from modelzoo.training.less_memory import less_memory
 from modelzoo.training.loop_state import LoopState
 from modelzoo.training.memory_error import STEP_ADVICE, memory_watched
 from modelzoo.training.optimizer import set_lr
@@ -171,7 +173,7 @@ class Loop:
             final_ratio=schedule.final_lr_ratio,
         )
         set_lr(job.optimizer, lr)
-        with memory_watched(f"step {state.step + 1}", batch.micro_batches, STEP_ADVICE):
+        with memory_watched(f"step {state.step + 1}", batch.micro_batches, STEP_ADVICE, partial(less_memory, job)):
             result = take_step(
                 job.model,
                 job.optimizer,
