@@ -210,7 +210,9 @@ def given_rows(
 def _of_form(opened: OpenedModel, rows: Rows, source: str) -> Rows:
     """Return rows of the form that the run's had as rows of the task."""
     form = opened.settings.data.form if opened.settings is not None else None
-    return rows if form is None else published_rows(rows, form, opened.model.task, source=source)
+    if form is None:
+        return rows
+    return published_rows(rows, form, opened.model.task, source=source, advice=f"the run read rows of {form}: give a file of them")
 
 
 def _split(split: str | None) -> Any:
