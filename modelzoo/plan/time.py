@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelzoo.config.parallel import recomputed
-from modelzoo.plan.activations import head_activations, unit_activations
+from modelzoo.plan.activations import unit_activations
+from modelzoo.plan.head_activations import head_activations
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.machine import Machine
 from modelzoo.plan.memory import MemoryPlan

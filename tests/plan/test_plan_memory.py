@@ -131,10 +131,10 @@ def test_compute_is_six_operations_a_parameter_and_token() -> None:
 
 def test_a_budget_sends_values_to_disk_and_its_traffic_bounds_the_step(tmp_path: Path) -> None:
     model = gpt(8, 512)
-    memory = {"host": "800MiB", "disk": {"path": str(tmp_path)}}
+    memory = {"host": "820MiB", "disk": {"path": str(tmp_path)}}
     plan = plan_run(settings(memory=memory, train={"batch_size": 1}), model, HOST)
     assert plan.fits
-    assert plan.peak_bytes <= 800 * 2**20
+    assert plan.peak_bytes <= 820 * 2**20
     assert plan.memory.peak("disk") > 0
     placement = plan.memory.placement
     assert placement is not None
