@@ -50,7 +50,7 @@ def load_settings(recipe: str, overrides: Overrides = ()) -> RunSettings:
     """Return the settings of a recipe with overrides.
 
     Args:
-        recipe: Name of a shipped recipe, a YAML file, or a folder with a recipe.yaml.
+        recipe: Name of a shipped recipe, a YAML file, a folder with a recipe.yaml, or the folder of a run.
         overrides: Words as typed ("key=value" or "--key", "value"; dotted paths, `model=PATH` for model.name, Hugging Face's
             names), or a mapping of the same keys, whose sections may be mappings.
 
@@ -64,7 +64,7 @@ def resolve_settings(recipe: str, overrides: Overrides = ()) -> Resolved:
     """Return the settings of a recipe with overrides, and the notes on how its keys were read.
 
     Args:
-        recipe: Name of a shipped recipe, a YAML file, or a folder with a recipe.yaml.
+        recipe: Name of a shipped recipe, a YAML file, a folder with a recipe.yaml, or the folder of a run.
         overrides: As for `load_settings`.
 
     Raises:

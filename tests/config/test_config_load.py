@@ -214,7 +214,7 @@ def test_unknown_recipe_suggests_and_lists() -> None:
     assert "did you mean bert-boolq?" in problems_of("bert-boolk")
     assert "there are bert-boolq, bert-" in problems_of("xyz")
     assert "xyz.yaml does not exist" in problems_of("xyz.yaml")
-    assert "expected a .yaml file or a folder that holds recipe.yaml" in problems_of("some/where")
+    assert "expected a .yaml file, a folder that holds recipe.yaml, or a run" in problems_of("some/where")
 
 
 @pytest.mark.parametrize("name", recipe_names())
