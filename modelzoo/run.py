@@ -104,6 +104,22 @@ class Run:
         """
         return from_pretrained(self.final)
 
+    def to_transformers(self) -> Any:
+        """Load the result with transformers, as others will: an instance of its own class, in evaluation mode.
+
+        Raises:
+            InputError: The run is not finished, its result is an adapter, or transformers has no class for it.
+        """
+        import transformers
+
+        if (self.final / "adapter_config.json").is_file():
+            raise InputError(f"{self.final}: holds an adapter; export(FOLDER) writes it with its base as a plain model")
+        names = json.loads((self.final / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
+        kind = getattr(transformers, names[0], None)
+        if kind is None:
+            raise InputError(f"{self.final}: transformers has no class {names[0]!r}; use model()")
+        return kind.from_pretrained(self.final, local_files_only=True).eval()
+
     def evaluate(self, rows: Rows | str | os.PathLike[str] | None = None, *, split: str | None = None) -> dict[str, float]:
         """Return the metrics of the result.
 

@@ -73,7 +73,7 @@ FOREIGN: dict[str, set[str]] = {
     "generation": {"torch"},
     "verification": {"torch", "transformers"},
     "adapter_verification": {"peft", "torch", "transformers"},
-    "run": set(),
+    "run": {"transformers"},  # a result as transformers' own class, for those who ask for it
     "cli": {"huggingface_hub", "packaging", "psutil", "rich", "torch", "transformers", "typer"},
     "recipes": ANYTHING,
     "__init__": set(),

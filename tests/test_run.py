@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import modelzoo
 from modelzoo.cli import main
@@ -96,6 +97,18 @@ def test_an_exported_run_is_proved_and_nothing_is_overwritten(run: modelzoo.Run,
     assert (folder / "model.safetensors").read_bytes() == (run.final / "model.safetensors").read_bytes()
     with pytest.raises(SaveError, match="out"):
         run.export(folder)
+
+
+def test_transformers_gets_the_result(run: modelzoo.Run, tmp_path: Path) -> None:
+    theirs, ours = run.to_transformers(), run.model()
+    assert type(theirs).__name__ == "BertForSequenceClassification"
+    ids = torch.randint(5, 800, (2, 9))
+    torch.testing.assert_close(theirs(input_ids=ids).logits, ours(ids).logits, rtol=0, atol=1e-5)
+    adapted = tmp_path / "adapted"
+    shutil.copytree(run.folder, adapted)
+    (adapted / "final" / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"holds an adapter; export\("):
+        modelzoo.Run(adapted).to_transformers()
 
 
 def test_an_adapter_is_exported_as_a_plain_model(tmp_path: Path) -> None:
