@@ -82,7 +82,7 @@ def say_result(result: "RunResult", *, as_json: bool = False) -> None:
 
     run = read_run(result.folder)
     form = "--to merged --verify" if (result.final / "adapter_config.json").is_file() else "--verify"
-    form = "--to peft" if run.section("adapter").get("method") in ("prompt", "prefix") else form  # which cannot be merged
+    form = "--to peft --verify" if run.section("adapter").get("method") in ("prompt", "prefix") else form  # which cannot be merged
     commands = (_use(run, str(result.folder)), f"show {result.folder}", f"export {result.folder} DST {form}")
     rows = [["final", str(result.final)], *(["next", f"modelzoo {command}"] for command in commands)]
     say(columns(rows, indent=0, gap=4))
