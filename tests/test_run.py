@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_runs import Notes
 
 import modelzoo
 from modelzoo.cli import main
@@ -122,18 +123,6 @@ def test_an_adapter_is_exported_as_a_plain_model(tmp_path: Path) -> None:
     rows = [{"question": "Did they rest well?", "passage": "Not a sound came through the walls."}]
     [said], [expected] = modelzoo.predict(folder, rows), run.predict(rows)
     assert said["probability"] == pytest.approx(expected["probability"], abs=1e-6)
-
-
-class Notes(SilentProgress):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.is_closed = False
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 def test_python_starts_the_processes_that_settings_ask_for(run: modelzoo.Run, tmp_path: Path) -> None:
