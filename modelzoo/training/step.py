@@ -219,7 +219,8 @@ def _non_finite(model: nn.Module, world: World, step: int, values: tuple[float, 
             f"  samples      {all_samples[:20]}{' ...' if len(all_samples) > 20 else ''} (numbers of the training items, from 0)\n"
             f"  weights      {_first(all_weights)}\n"
             f"  gradients    {_first(all_gradients)}\n"
-            "  the last checkpoint is intact; look at these samples, lower optimizer.lr, or set train.clip_norm"
+            "  the last checkpoint is intact; look at these samples (modelzoo data show RUN --items NUMBERS), lower optimizer.lr, "
+            "or set train.clip_norm"
         ),
     )
 
