@@ -5,7 +5,8 @@ while a block's backward runs there are its whole parameters, U, its gradients, 
 go when the next reduction begins, U; on many ranks also the next block on its way, U. When its gradients are reduced, its whole
 parameters are gone; there are they and the buffer, then the buffer, its result and their quotient, 3 U. What is in no block is
 whole during the whole step, R, has gradients, R, and where it is used twice (tied embeddings, scores in chunks) a second gradient
-that is added to the first, R, while no block is at work.
+that is added to the first, R, while no block is at work. Units that are whole, and their gradients until they are reduced, are in
+the precision of the computing; buffers of reductions and their results are float32.
 """
 
 import heapq
@@ -16,6 +17,7 @@ from typing import Literal
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.tiers.pieces import SCRATCH_SETS, UPDATE_PIECE
+from modelzoo.runtime.tiers.slots import slot_elements
 from modelzoo.runtime.tiers.staging import PIECE, STAGING_BUFFERS
 from modelzoo.runtime.tiers.unit import KINDS, Home, Kind
 from modelzoo.runtime.tiers.worker import WORKERS
@@ -58,6 +60,8 @@ class Sizes:
     """Values of the shard that are trained."""
     is_block: bool
     """False for what is in no block: it is whole during the whole step."""
+    value_bytes: int = VALUE_BYTES
+    """Of a value when the unit is put together, and of its gradient until that is reduced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +158,24 @@ def moves(unit: Sizes, kind: Kind, when: When) -> int:
 
 def working_bytes(units: Sequence[Sizes], when: When, ranks: int = 1) -> int:
     """Return what a step takes wherever values live: units that are whole, and gradients on their way."""
+    value = max((unit.value_bytes for unit in units), default=VALUE_BYTES)
     block = max((unit.whole for unit in units if unit.is_block), default=0)
     rest = sum(unit.whole for unit in units if not unit.is_block)
-    working = max(3 * rest + block, 2 * rest + (3 if ranks == 1 else 4) * block)
+    following = value * block if ranks > 1 else 0
+    # sums of gradients are float32 whatever is computed in
+    reduced = 3 * VALUE_BYTES
+    working = max(reduced * rest, 3 * value * rest + VALUE_BYTES * block, 2 * value * rest + reduced * block + following)
     if when == "in_backward":
         # gradients of units that are being updated
-        working += sum(heapq.nlargest(WORKERS, (unit.shard for unit in units)))
-    return VALUE_BYTES * working
+        working += VALUE_BYTES * sum(heapq.nlargest(WORKERS, (unit.shard for unit in units)))
+    return working
 
 
 def slot_bytes(units: Sequence[Sizes], slots: int) -> int:
     """Return what the slots take, and the memory of a unit that is larger than they are."""
-    block = max((unit.shard for unit in units if unit.is_block), default=0)
-    rest = max((unit.shard for unit in units if not unit.is_block), default=0)
-    return VALUE_BYTES * (slots * block + rest)
+    elements = slot_elements(unit.shard for unit in units)
+    larger = max((unit.shard for unit in units if unit.shard > elements), default=0)
+    return VALUE_BYTES * (slots * elements + larger)
 
 
 def costs_of(units: Sequence[Sizes], when: When) -> dict[Key, int]:
