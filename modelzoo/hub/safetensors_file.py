@@ -152,7 +152,7 @@ def _read_header(descriptor: int, name: str) -> dict[str, Entry]:
         raise CheckpointError(f"{name}: expected a safetensors file, found {size} bytes. Copy or download the file again")
     if os.pread(descriptor, len(_POINTER), 0) == _POINTER:
         raise CheckpointError(
-            f"{name}: expected weights, found a pointer of Git LFS that stands for them; fetch them where it was cloned: git lfs pull"
+            f"{name}: expected weights, found a pointer of Git LFS to them; fetch them where it was cloned: git lfs pull"
         )
     if length > _HEADER_BYTES:
         raise CheckpointError(
