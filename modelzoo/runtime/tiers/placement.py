@@ -121,7 +121,7 @@ def place_units(
             f": {readable_size(smallest)} for the model and {readable_size(reserved_bytes)} beside it" if reserved_bytes else ""
         )
         raise ConfigError(
-            f"memory: {readable_size(found)} is too small: expected at least {readable_size(total)} ({total} bytes){beside}"
+            f"memory.host: {readable_size(found)} is too small: expected at least {readable_size(total)} ({total} bytes){beside}"
             + ("" if has_disk else "; or give memory.disk.path")
         )
     parameters = [key for key in costs if key[1] == "parameters"]
