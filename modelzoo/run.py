@@ -241,7 +241,7 @@ def _train_on_ranks(chosen: RunSettings, progress: Progress | None) -> Path:
     """Start the processes that settings ask for, and return the folder of their run."""
     shown = progress or (choose_progress(chosen.output.log_every_s) if is_notebook() else None)
     try:
-        return train_on_ranks(dump_settings(chosen), chosen.parallel.ranks or 1, hears=shown and shown.note)
+        return train_on_ranks(dump_settings(chosen), chosen.parallel.ranks or 1, hears=None if shown is None else shown.note)
     finally:
         if shown is not None:
             shown.close()
