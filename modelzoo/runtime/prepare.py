@@ -145,6 +145,8 @@ def materialise(model: nn.Module, device: torch.device, *, modules: Sequence[nn.
     for (first, own), *others in owners.values():
         for module, name in others:
             module._parameters[name] = first._parameters[own]
+    if hasattr(model, "fill"):
+        model.fill = _fill_whole
     for module in chosen:
         layer: Any = module
         if layer is not model and hasattr(layer, "init_weights") and _holds_sharded(layer):
@@ -243,6 +245,17 @@ def _holds_tensor(value: Any) -> bool:
 
 def _holds_sharded(module: nn.Module) -> bool:
     return any(is_sharded(parameter) for parameter in module.parameters(recurse=False))
+
+
+@torch.no_grad()
+def _fill_whole(parameter: nn.Parameter, initialise: Callable[[Tensor], object]) -> None:
+    """Let a function fill a parameter whole, on the CPU as one process does, and keep this rank's part of it."""
+    if not is_sharded(parameter):
+        initialise(parameter)
+        return
+    whole = torch.empty(parameter.shape, dtype=parameter.dtype)
+    initialise(whole)
+    write_local(parameter, local_part(parameter, whole))
 
 
 @torch.no_grad()
