@@ -2,6 +2,8 @@
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,15 +54,16 @@ def verify_adapter(folder: str | os.PathLike[str], *, tolerance: float = 1e-5) -
         raise ConfigError(f"transformers has no class {name}, so that peft has no base to put the adapter on; leave --verify out")
     config = transformers.AutoConfig.from_pretrained(place, local_files_only=True)
     options = {"dtype": torch.float32, "config": config, "local_files_only": Path(file.base).is_dir()}
-    base = getattr(transformers, name).from_pretrained(file.base, **options)
+    with _quiet():
+        base = getattr(transformers, name).from_pretrained(file.base, **options)
     if getattr(base.config, "pad_token_id", None) is None:  # GPT-2's classifier finds the last token by it
         base.config.pad_token_id = 0
-    theirs = PeftModel.from_pretrained(base, str(place)).eval()
+    with _quiet():
+        theirs = PeftModel.from_pretrained(base, str(place)).eval()
     count = file.values.get("num_virtual_tokens") or 0
     batch = _before_texts(verification_batch(ours), ours, count) if count else verification_batch(ours)
     mask = batch.get("attention_mask")
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of transformers, to peft: an argument of it has a new name
+    with torch.no_grad(), _quiet():
         our_output, their_output = ours(**batch), theirs(**batch)
     if count and file.values.get("peft_type") == PROMPT_TYPE:
         their_output = _without_prompt(their_output, our_output, count)
@@ -79,6 +82,21 @@ def verify_adapter(folder: str | os.PathLike[str], *, tolerance: float = 1e-5) -
         agreement=None,
         tolerance=tolerance,
     )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what transformers says of a base whose new head the adapter brings, and to peft of names that it will change."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _before_texts(batch: dict[str, Tensor], model: Model, count: int) -> dict[str, Tensor]:

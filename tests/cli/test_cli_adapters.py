@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,10 +51,18 @@ def test_info_of_a_foreign_adapter_without_its_base(run: Path, tmp_path: Path, c
 
 def test_an_exported_adapter_is_proved_against_peft(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(run), str(tmp_path / "out"), "--to", "peft", "--verify"]) == 0
-    text = capsys.readouterr().out
+    captured = capsys.readouterr()
+    text = captured.out
+    assert "LOAD REPORT" not in captured.out + captured.err
     assert "verified  peft's PeftModelForSequenceClassification on BertForSequenceClassification against modelzoo" in text
     assert "Equal within 1e-05" in text
     assert "peft's PeftModel" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_proof_against_peft_says_nothing_of_the_libraries_own(run: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "modelzoo", "export", str(run), str(tmp_path / "out"), "--to", "peft", "--verify"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_another_adapter_is_not_equal(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
