@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.errors import ConfigError
-from modelzoo.runtime.axes import REPLICATE, SHARD, TENSOR, build_mesh, resolve
+from modelzoo.runtime.axes import REPLICATE, SHARD, TENSOR, build_mesh, needs_mesh, resolve
 from modelzoo.runtime.exchange.counted import count_traffic
 from modelzoo.runtime.exchange.traffic import StepClock, Traffic
 from modelzoo.runtime.freezing import follow_freezing, keep_flags
@@ -55,8 +55,8 @@ class Prepared:
     """What was exchanged since the model was prepared."""
     clock: StepClock
     """Where the time of its steps went."""
-    frees_blocks: bool = False
-    """Whether blocks give their memory back after every use, for the tiers."""
+    for_tiers: bool = False
+    """Whether values will leave memory, so that blocks give theirs back after every use."""
 
 
 _PREPARED: WeakKeyDictionary[nn.Module, Prepared] = WeakKeyDictionary()
@@ -80,8 +80,8 @@ def prepare(
         world: The processes.
         config: How; None shards over all of them.
         units: The blocks to shard, recompute and compile one by one; None finds them (`find_units`).
-        for_tiers: Whether values will leave memory (`modelzoo.runtime.tiers`): blocks are then sharded on one process too, and give
-            their memory back between forward and backward.
+        for_tiers: Whether values will leave memory (`modelzoo.runtime.tiers`): blocks then give theirs back between forward and
+            backward, sharded or, on one process, in place.
 
     Raises:
         ConfigError: The config does not fit the ranks or the model, a parameter is not float32, a declared tie is not one tensor,
@@ -94,8 +94,8 @@ def prepare(
     ties = find_ties(model)
     blocks = find_units(model) if units is None else list(units)
     traffic = Traffic()
-    needs_mesh = world.world_size > 1 or config.precision != "float32" or for_tiers
-    mesh = build_mesh(config, world.joined()) if needs_mesh else None
+    is_cut = needs_mesh(config, world.world_size, for_tiers=for_tiers)
+    mesh = build_mesh(config, world.joined()) if is_cut else None
     if mesh is not None and config.tensor > 1:
         axis = TensorAxis(mesh.get_group(TENSOR), traffic)
         split(model, mesh[TENSOR], axis)
@@ -145,9 +145,10 @@ def materialise(model: nn.Module, device: torch.device, *, modules: Sequence[nn.
     for (first, own), *others in owners.values():
         for module, name in others:
             module._parameters[name] = first._parameters[own]
+    is_cut = prepared(model).mesh is not None or prepared(model).for_tiers
     for module in chosen:
         layer: Any = module
-        if layer is not model and hasattr(layer, "init_weights") and _holds_sharded(layer):
+        if layer is not model and is_cut and hasattr(layer, "init_weights"):
             layer.init_weights = partial(_init_whole, layer, layer.init_weights)
 
 
@@ -180,7 +181,7 @@ def accumulating(model: nn.Module, *, is_last: bool) -> None:
         model.set_requires_gradient_sync(is_last)
     else:
         model.set_requires_all_reduce(is_last)
-    if zero < 3 and not prepared(model).frees_blocks:
+    if zero < 3 and not prepared(model).for_tiers:
         model.set_reshard_after_backward(is_last)
 
 
@@ -240,13 +241,9 @@ def _holds_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def _holds_sharded(module: nn.Module) -> bool:
-    return any(is_sharded(parameter) for parameter in module.parameters(recurse=False))
-
-
 @torch.no_grad()
 def _init_whole(module: nn.Module, initialise: Callable[..., None], *args: Any) -> None:
-    """Draw a layer's values whole, on the CPU as one process does, and keep this rank's part of them."""
+    """Draw a layer's values whole, on the CPU as one process does, and keep this rank's part of them, wherever it lives."""
     own = dict(module.named_parameters(recurse=False))
     whole = {name: nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype)) for name, parameter in own.items()}
     try:

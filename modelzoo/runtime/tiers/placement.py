@@ -1,11 +1,15 @@
 """Which values stay in memory and which go to disk: what costs most traffic a byte stays, under a budget that always holds.
 
-A step takes beside the homes, by what `fully_shard` of torch 2.13 does, with U values in the largest block and R in no block:
-while a block's backward runs there are its whole parameters, U, its gradients, U, and the buffer of the block before, which is let
-go when the next reduction begins, U; on many ranks also the next block on its way, U. When its gradients are reduced, its whole
-parameters are gone; there are they and the buffer, then the buffer, its result and their quotient, 3 U. What is in no block is
-whole during the whole step, R, has gradients, R, and where it is used twice (tied embeddings, scores in chunks) a second gradient
-that is added to the first, R, while no block is at work.
+A step takes beside the homes, with U values in the largest block and R in no block:
+
+On one process (`InPlace`) blocks compute on the slots. There are the gradients of the block at work, U; those of what is in no block,
+R, of which a part waits during the whole backward (tied embeddings have their scores' first); and a second one that is added to the
+first, R, while no block is at work.
+
+Sharded, by what `fully_shard` of torch 2.13 does, there are while a block's backward runs its whole parameters, U, its gradients, U,
+and the buffer of the block before, which is let go when the next reduction begins, U; on many ranks also the next block on its way,
+U. When its gradients are reduced, its whole parameters are gone; there are they and the buffer, then the buffer, its result and their
+quotient, 3 U. What is in no block is whole during the whole step, R, and has gradients as above.
 """
 
 import heapq
@@ -32,6 +36,7 @@ __all__ = [
     "moves",
     "order_of",
     "place_units",
+    "settled_bytes",
     "slot_bytes",
     "working_bytes",
 ]
@@ -86,7 +91,7 @@ def place_units(
     slots: int,
     how: Literal["plan", "static"],
     when: When,
-    ranks: int = 1,
+    ranks: int | None = None,
     reserved_bytes: int = 0,
 ) -> Placement:
     """Return the homes of all units' values.
@@ -98,7 +103,7 @@ def place_units(
         slots: Blocks on their way at a time.
         how: As `MemoryConfig.placement`. The plan is never worse than static: where that would move less, it is taken.
         when: As `MemoryConfig.optimizer_update`.
-        ranks: Between which the values are shared.
+        ranks: Between which `fully_shard` shares the values; None on one process that computes in place.
         reserved_bytes: What was taken off the budget before, for messages.
 
     Raises:
@@ -107,7 +112,7 @@ def place_units(
     costs = costs_of(units, when)
     working = working_bytes(units, when, ranks)
     moving = working + SCRATCH_BYTES + slot_bytes(units, slots)
-    everything = working + sum(costs.values())
+    everything = settled_bytes(units, costs, when, ranks)
     smallest = min(everything, moving) if has_disk else everything
     if budget_bytes is None or everything <= budget_bytes:
         return Placement(tuple(dict.fromkeys(KINDS, "memory") for _ in units), everything, 0, 0, smallest)
@@ -152,11 +157,21 @@ def moves(unit: Sizes, kind: Kind, when: When) -> int:
     return {"step": 3, "in_backward": 2 + (not unit.is_block), "deferred": 2}[when] + unit.is_block
 
 
-def working_bytes(units: Sequence[Sizes], when: When, ranks: int = 1) -> int:
-    """Return what a step takes wherever values live: units that are whole, and gradients on their way."""
+def settled_bytes(units: Sequence[Sizes], costs: Mapping[Key, int], when: When, ranks: int | None) -> int:
+    """Return what a step takes when everything stays in memory: in place, gradients come where they live."""
+    rest = sum(unit.whole for unit in units if not unit.is_block)
+    is_plain = ranks is None and when != "in_backward"
+    return sum(costs.values()) + (VALUE_BYTES * rest if is_plain else working_bytes(units, when, ranks))
+
+
+def working_bytes(units: Sequence[Sizes], when: When, ranks: int | None = None) -> int:
+    """Return what a step takes wherever values live: units that are put together, and gradients on their way."""
     block = max((unit.whole for unit in units if unit.is_block), default=0)
     rest = sum(unit.whole for unit in units if not unit.is_block)
-    working = max(3 * rest + block, 2 * rest + (3 if ranks == 1 else 4) * block)
+    if ranks is None:
+        working = rest + max(rest, block)
+    else:
+        working = max(3 * rest + block, 2 * rest + (3 if ranks == 1 else 4) * block)
     if when == "in_backward":
         # gradients of units that are being updated
         working += sum(heapq.nlargest(WORKERS, (unit.shard for unit in units)))
