@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from modelzoo.config import RunSettings, change_settings, load_settings, resolve_settings
+from modelzoo.config import RunSettings, change_settings, load_settings, read_settings, resolve_settings
 from modelzoo.errors import CheckpointError, InputError
 from modelzoo.hub.publish import copy_folder
 from modelzoo.models.adapted import write_merged
@@ -49,7 +49,7 @@ class Run:
     @property
     def settings(self) -> RunSettings:
         """Every setting, as it was decided when the run began."""
-        return load_settings(str(self.folder / "resolved.yaml"))
+        return read_settings(self.folder / "resolved.yaml")
 
     @property
     def result(self) -> RunResult | None:
@@ -155,17 +155,20 @@ class Run:
                 )
         return target
 
-    def resume(self, *, progress: Progress | None = None) -> "Run":
+    def resume(self, *, progress: Progress | None = None, **changes: object) -> "Run":
         """Continue from the newest complete checkpoint, as if it had never stopped, and return this run.
 
         Args:
             progress: Hears of every step; by default as in `train`.
+            **changes: Settings that decide nothing about the result (layout, tiers, places, output), as of `settings`; the run
+                keeps them.
 
         Raises:
+            ConfigError: A change decides about the result.
             CheckpointError: Settings or data are not those of the checkpoint.
             InputError: Another process works in the folder.
         """
-        resume_run(self.folder, progress=progress)
+        resume_run(self.folder, progress=progress, changes=changes)
         return self
 
 
@@ -207,18 +210,20 @@ def train(
     return Run(start_run(resolved.settings, progress=progress, recipe_file=resolved.file).folder)
 
 
-def resume(folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Run:
+def resume(folder: str | os.PathLike[str], *, progress: Progress | None = None, **changes: object) -> Run:
     """Continue a run from its newest complete checkpoint, as if it had never stopped; any number of processes may do it.
 
     Args:
         folder: Of the run.
         progress: As of `train`.
+        **changes: As of `Run.resume`.
 
     Raises:
+        ConfigError: A change decides about the result.
         CheckpointError: Settings or data are not those of the checkpoint; the message shows both.
         InputError: It is not the folder of a run, or another process works in it.
     """
-    return Run(folder).resume(progress=progress)
+    return Run(folder).resume(progress=progress, **changes)
 
 
 def plan_training(

@@ -1,6 +1,7 @@
 """The command's training commands in Python: the same settings, the same runs, the same text."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import modelzoo
 from modelzoo.cli import main
 from modelzoo.config import load_settings
 from modelzoo.errors import ConfigError, InputError, SaveError
+from modelzoo.training import SilentProgress
 
 SMALL = {"train": {"epochs": 1, "batch_size": 8}, "data": {"max_rows": 16}, "learning_rate": 1e-3}
 
@@ -69,6 +71,26 @@ def test_a_run_predicts_and_a_finished_one_is_not_trained_again(run: modelzoo.Ru
     assert modelzoo.resume(run.folder).records == records
 
 
+def test_a_finished_run_is_used_where_its_data_and_base_are_gone(run: modelzoo.Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(run.folder, tmp_path / "moved")
+    resolved = folder / "resolved.yaml"
+    text = resolved.read_text()
+    for name in ("train.jsonl", "validation.jsonl", "demo/model"):
+        assert name in text
+    resolved.write_text(text.replace(str(Path(run.settings.model.name).parent), "/nowhere"))
+    moved = modelzoo.Run(folder)
+    assert moved.settings.data.train == "/nowhere/data/train.jsonl"
+    row = {"question": "Did they rest well?", "passage": "Not a sound came through the walls."}
+    assert moved.predict([row]) == run.predict([row])
+    assert moved.export(tmp_path / "out").is_dir()
+    assert main(["predict", str(folder), "--text", row["question"], "--pair", row["passage"]]) == 0
+    assert main(["eval", str(folder), f"data={run.settings.data.validation}"]) == 0
+    with pytest.raises(InputError, match=r"/nowhere/data/validation.jsonl"):
+        moved.evaluate()
+    with pytest.raises(InputError, match=r"data.train=/nowhere/data/train.jsonl: there is no such file"):
+        modelzoo.resume(folder)
+
+
 def test_an_exported_run_is_proved_and_nothing_is_overwritten(run: modelzoo.Run, tmp_path: Path) -> None:
     folder = run.export(tmp_path / "out", verified=True)
     assert (folder / "model.safetensors").read_bytes() == (run.final / "model.safetensors").read_bytes()
@@ -89,6 +111,46 @@ def test_an_adapter_is_exported_as_a_plain_model(tmp_path: Path) -> None:
     assert said["probability"] == pytest.approx(expected["probability"], abs=1e-6)
 
 
+class Notes(SilentProgress):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.is_closed = False
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_python_starts_the_processes_that_settings_ask_for(run: modelzoo.Run, tmp_path: Path) -> None:
+    progress = Notes()
+    small = {"train": {"max_steps": 2, "batch_size": 8}, "data": {"max_rows": 16}, "learning_rate": 1e-3}
+    output = {"folder": tmp_path, "name": "two"}
+    two = modelzoo.train("demo", progress=progress, parallel={"ranks": 2}, model={"dropout": 0}, output=output, **small)
+    assert two.folder == tmp_path / "two-001"
+    assert two.is_finished
+    assert (two.folder / "env.json").read_text().count('"processes": 2') == 1
+    assert "2 processes on cpu" in progress.lines[0]
+    assert any(line.startswith("step=2/2 ") for line in progress.lines)
+    assert progress.is_closed
+    one = modelzoo.train(
+        "demo", progress=SilentProgress(), model={"dropout": 0}, output={"folder": tmp_path, "name": "one"}, **small
+    )
+    assert [record["loss"] for record in two.records if "loss" in record] == pytest.approx(
+        [record["loss"] for record in one.records if "loss" in record], abs=1e-6
+    )
+
+
+def test_an_error_of_started_processes_is_raised_here(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "a", "passage": "b", "label": 1}\n{"question": "a", "passage": "b"}\n')
+    with pytest.raises(InputError, match=r"rows.jsonl: .*row 2"):
+        modelzoo.train(
+            "demo", progress=Notes(), parallel={"ranks": 2}, output={"folder": tmp_path}, data={"train": rows, "validation": rows}
+        )
+
+
 def test_an_unfinished_run_has_no_result(run: modelzoo.Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"resolved\.yaml"):
         modelzoo.Run(tmp_path)
@@ -106,3 +168,11 @@ def test_a_plan_in_python_prints_as_the_command_does(capsys: pytest.CaptureFixtu
     assert plan.fits
     assert plan.peak_bytes == plan.to_json()["tiers"]["device"]["peak_bytes"]
     assert "parameters" in plan.explain("parameters")
+
+
+def test_the_folder_of_a_run_stands_for_its_settings(run: modelzoo.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    again = load_settings(str(run.folder))
+    assert again == run.settings
+    assert main(["check", str(run.folder)]) == 0
+    assert main(["data", "show", str(run.folder), "--rows", "1"]) == 0
+    assert "row 1" in capsys.readouterr().out

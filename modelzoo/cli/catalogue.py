@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
-from modelzoo.cli.console import columns, say, say_json
+from modelzoo.cli.console import columns, say, say_json, terminal_width
 
 __all__ = ["explain", "init", "recipes"]
+
+_WIDE = 140
+"""Characters of a terminal that has room for all columns of the recipes."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 
@@ -35,8 +38,10 @@ def recipes(as_json: AsJson = False) -> None:
     if as_json:
         say_json(rows)
         return
-    keys = ("recipe", "model", "data", "description")
-    say(columns([keys, *([str(row[key]) for key in keys] for row in rows)]))
+    width = terminal_width()
+    # descriptions name the data too, and a narrow terminal has no room for both
+    keys = ("recipe", "model", *(["data"] if width is None or width >= _WIDE else []), "description")
+    say(columns([keys, *([str(row[key]) for key in keys] for row in rows)], width=width))
     say("\n start one  modelzoo train RECIPE [key=value ...]     copy one  modelzoo init RECIPE")
 
 
@@ -87,14 +92,14 @@ def explain(
     elif len(chosen) > 6:
         defaults = ["(needed)" if item.required else _shown(item.default) for item in chosen]
         rows = [[item.path, default, item.meaning] for item, default in zip(chosen, defaults, strict=True)]
-        say(columns([["key", "default", "meaning"], *rows]))
+        say(columns([["key", "default", "meaning"], *rows], width=terminal_width()))
         say("\n more about one: modelzoo explain KEY     set one: key=value or --key value after RECIPE")
     else:
         for item in chosen:
             default = "none: it must be given" if item.required else _shown(item.default)
             facts = [("value", item.expects), ("unit", item.unit), ("default", default), ("also", ", ".join(item.aliases))]
-            say(f"{item.path}\n  {item.meaning}")
-            say(columns([[name, value] for name, value in facts if value], indent=2))
+            say(f"{item.path}\n{columns([[item.meaning]], indent=2, width=terminal_width())}")
+            say(columns([[name, value] for name, value in facts if value], indent=2, width=terminal_width()))
 
 
 def _shown(value: object) -> str:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +13,10 @@ import typer
 from modelzoo.errors import ConfigError
 from modelzoo.launch import board_of, place_of
 
-__all__ = ["Ended", "columns", "is_first_process", "say", "say_error", "say_json"]
+__all__ = ["Ended", "columns", "is_first_process", "say", "say_error", "say_json", "terminal_width"]
+
+_LEAST_FOLD = 20
+"""Characters of a column below which folding makes it harder to read, not easier."""
 
 
 class Ended(Exception):  # it is no error: the command said what there is to say
@@ -31,10 +36,15 @@ def is_first_process() -> bool:
     return _rank() == 0
 
 
-def say(text: str = "") -> None:
-    """Write a line (or several) to stdout, on the first process alone."""
+def say(text: str = "", *, on_stderr: bool = False) -> None:
+    """Write a line (or several), on the first process alone.
+
+    Args:
+        text: Without the end of its last line.
+        on_stderr: Whether to stderr, because stdout is for a program.
+    """
     if is_first_process():
-        typer.echo(text)
+        typer.echo(text, err=on_stderr)
 
 
 def say_json(value: Any) -> None:
@@ -66,17 +76,27 @@ def _rank() -> int:
         return 0
 
 
-def columns(rows: Sequence[Sequence[str]], *, indent: int = 1, gap: int = 2) -> str:
+def terminal_width() -> int | None:
+    """Return the characters of a line of the terminal that stdout is, or None where it is none and lines may be of any length."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def columns(rows: Sequence[Sequence[str]], *, indent: int = 1, gap: int = 2, width: int | None = None) -> str:
     """Return rows as lines whose cells stand under each other; the last cell of a row is not padded.
 
     Args:
         rows: Cells of each row; all rows are equally long.
         indent: Spaces before each line.
         gap: Spaces between two columns.
+        width: Of a line, in characters, into which the last column is folded where that leaves it room to be read.
     """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    before = indent + sum(widths[:-1]) + gap * (len(widths) - 1)
+    room = width - before if width is not None and width - before >= _LEAST_FOLD else None
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        first, *more = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""] if room else [row[-1]]
+        cells = [*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)), first]
         lines.append(" " * indent + (" " * gap).join(cells).rstrip())
+        lines += [" " * before + line for line in more]
     return "\n".join(lines)

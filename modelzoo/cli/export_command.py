@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from modelzoo.cli.chat_export import learned_chats, prompt_shown, replay
 from modelzoo.cli.console import columns, say
 from modelzoo.cli.results import model_folder, quiet_transformers
 from modelzoo.errors import CheckpointError, ConfigError, SaveError
@@ -47,6 +48,7 @@ def export(
     _write(source, target, to, untied=untie)
     if verify:
         _verify(target)
+    chat_rows = _chat_rows(Path(run), target, verify=verify)
     config = json.loads((target / "config.json").read_text(encoding="utf-8"))
     from modelzoo.report.serving import served_by
 
@@ -54,8 +56,22 @@ def export(
     rows = [["wrote", str(target)]]
     if to != "peft":
         rows += [["takes it", f"{server}: {use or 'no'}"] for server, use in served_by(architecture).items()]
+    rows += chat_rows
     rows.append(["next", f"modelzoo push {target} USER/NAME"])
     say(columns(rows, indent=0, gap=4))
+
+
+def _chat_rows(run: Path, target: Path, *, verify: bool) -> list[list[str]]:
+    """Return how a model that learned chats is asked, and with `verify` what a replay of its rows gave, which the card gets too."""
+    if not learned_chats(run):
+        return []
+    rows = [["asks", prompt_shown(target)]]
+    if verify:
+        text = replay(run, target)
+        rows.append(["replayed", text])
+        with (target / CARD).open("a", encoding="utf-8") as card:
+            card.write(f"\nReplayed: {text}.\n")
+    return rows
 
 
 def _source(run: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from modelzoo.cli.console import columns, say, say_json
+from modelzoo.cli.console import columns, say, say_json, terminal_width
 
 __all__ = ["models", "size_range"]
 
@@ -79,7 +79,7 @@ def _list(rows: list[dict[str, Any]], measured_on: str) -> None:
     for row in rows:
         sizes = size_range(row["sizes"].values())
         table.append((row["family"], row["class"], sizes, *_figures(row["parity"]), ", ".join(row["tasks"])))
-    say(columns(table))
+    say(columns(table, width=terminal_width()))
     say("\n sizes               parameters of the smallest and the largest published checkpoint")
     say(f" outputs, gradients  largest difference from {measured_on};")
     say("                     naive: transformers has no such family, and a naive model written from the paper is the reference")

@@ -32,6 +32,7 @@ from modelzoo.cli.store_command import data_build
 from modelzoo.cli.training_commands import resume, train
 from modelzoo.cli.use_commands import evaluate, predict
 from modelzoo.errors import InputError, ModelZooError, closest
+from modelzoo.launch import CtrlC
 
 __all__ = ["COMMANDS", "build_app", "main"]
 
@@ -51,7 +52,7 @@ COMMANDS = (
     Command("", plan, "RECIPE [key=value ...]", "memory, time, disk, and what would fit", takes_settings=True),
     Command("", check, "RECIPE [key=value ...]", "everything that can fail, before it costs", takes_settings=True),
     Command("run", train, "RECIPE [key=value ...]", "train; a recipe by name or YAML file", takes_settings=True),
-    Command("", resume, "RUN", "continue a run exactly where it stopped"),
+    Command("", resume, "RUN [key=value ...]", "continue a run exactly where it stopped", takes_settings=True),
     Command("", slurm, "RECIPE --nodes N", "an sbatch file that requeues and resumes", takes_settings=True),
     Command("use", evaluate, "RUN|MODEL data=FILE", "metrics on rows of your own", takes_settings=True, name="eval"),
     Command("", predict, "RUN|MODEL --text TEXT", "labels for texts", takes_settings=True),
@@ -146,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        code = build_app()(words, prog_name="modelzoo", standalone_mode=False, obj={"is_debug": is_debug})
+        code = _run(words, is_debug)
         if code == _INTERRUPTED:  # typer turns Ctrl-C into this code without a word
             say_error("interrupted")
         return code if isinstance(code, int) else 0
@@ -171,6 +172,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         say_error(_fault(error), everywhere=True)
         return 1
+
+
+def _run(words: list[str], is_debug: bool) -> Any:
+    """Run the command; an error of after Ctrl-C is what a library made of it."""
+    with CtrlC() as ctrl_c:
+        try:
+            return build_app()(words, prog_name="modelzoo", standalone_mode=False, obj={"is_debug": is_debug})
+        except Exception as error:
+            if ctrl_c.was_pressed and not isinstance(error, Ended):
+                raise KeyboardInterrupt from error
+            raise
 
 
 def _fault(error: Exception) -> str:

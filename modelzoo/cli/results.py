@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from modelzoo.cli.console import Ended, columns, is_first_process, say
 
 if TYPE_CHECKING:
+    from modelzoo.report.run_files import RunFiles
     from modelzoo.training import RunResult
 
 __all__ = ["model_folder", "quiet_transformers", "say_result", "show_log"]
@@ -36,8 +37,13 @@ def show_log() -> None:
 
 
 def quiet_transformers() -> None:
-    """Keep transformers' progress bars out of the command's output."""
+    """Keep transformers' progress bars out of the command's output, and what torchao says when transformers imports it."""
+    import logging
+
     import transformers
+
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
     transformers.utils.logging.disable_progress_bar()
 
@@ -59,10 +65,19 @@ def say_result(result: "RunResult") -> None:
     from modelzoo.report import read_run
 
     run = read_run(result.folder)
-    use = "generate" if run.section("model").get("task") in GENERATES else "predict"
     form = "--to merged --verify" if (result.final / "adapter_config.json").is_file() else "--verify"
     form = "--to peft" if run.section("adapter").get("method") in ("prompt", "prefix") else form  # which cannot be merged
-    pair = " --pair TEXT" if use == "predict" and "text_b" in dict(dict(run.data.get("train") or {}).get("columns") or {}) else ""
-    commands = (f"{use} {result.folder} --text TEXT{pair}", f"show {result.folder}", f"export {result.folder} DST {form}")
+    commands = (_use(run, str(result.folder)), f"show {result.folder}", f"export {result.folder} DST {form}")
     rows = [["final", str(result.final)], *(["next", f"modelzoo {command}"] for command in commands)]
     say(columns(rows, indent=0, gap=4))
+
+
+def _use(run: "RunFiles", folder: str) -> str:
+    """Return how the result of a run is asked: with a text, a pair of them, or a file of rows where texts are not enough."""
+    task, roles = run.section("model").get("task"), dict(dict(run.data.get("train") or {}).get("columns") or {})
+    is_of_images = task == "classification" and not roles
+    if run.section("data").get("form") or "choices" in roles or is_of_images:
+        return f"predict {folder} --file FILE"
+    if task in GENERATES:
+        return f"generate {folder} --text TEXT"
+    return f"predict {folder} --text TEXT" + (" --pair TEXT" if {"text_b", "context"} & set(roles) else "")

@@ -1,39 +1,17 @@
-"""Names that people know from Hugging Face: which setting each means here, and advice for those that mean none exactly.
+"""Names that people know from Hugging Face: which setting each means here.
 
-The names that translate one to one stand beside the fields of the schema; here are only those that need more than a new name.
+The names that translate one to one stand beside the fields of the schema, those that mean no setting in `advice`.
 """
 
 import dataclasses
 from typing import Any
 
+from modelzoo.config.advice import advice_for
 from modelzoo.config.keys import list_keys
 from modelzoo.config.schema import RunSettings
 from modelzoo.config.yaml_file import KeyPath
 
-__all__ = ["ADVICE", "Translation", "short_names", "translate"]
-
-ADVICE: dict[str, str] = {
-    "adam_beta1": "use optimizer.betas=[0.9,0.999]",
-    "adam_beta2": "use optimizer.betas=[0.9,0.999]",
-    "bf16": "use parallel.precision=bfloat16",
-    "device": "a GPU is used where torch finds one; remove it",
-    "do_eval": "evaluation happens where there is validation data; see evaluation.every",
-    "do_train": "`modelzoo train` trains; remove it",
-    "fp16": "use parallel.precision=float16",
-    "gradient_accumulation_steps": "train.batch_size is the batch of the whole step; train.micro_batch_size bounds one forward",
-    "gradient_checkpointing": "use parallel.recompute=blocks",
-    "group_by_length": "padding is never computed here; remove it",
-    "logging_steps": "use output.log_every_s=SECONDS; every step stands in metrics.jsonl",
-    "num_labels": "use data.label_names=[NAME,NAME], or leave the labels to the data",
-    "optim": "the optimizer is AdamW; remove it, or use optimizer.moments=8bit for adamw_8bit",
-    "output_dir": "use output.folder=FOLDER (of all runs) and output.name=NAME",
-    "per_device_eval_batch_size": "use evaluation.batch_tokens=TOKENS of one forward",
-    "packing": "padding is never computed, so short rows cost what they hold; use train.batch_tokens=TOKENS",
-    "predict_with_generate": "use evaluation.max_new_tokens=TOKENS",
-    "resume_from_checkpoint": "use `modelzoo resume RUN`",
-    "source_prefix": 'write it into data.columns.source="summarize: {document}"',
-}
-"""Names without an equal setting -> what to do instead."""
+__all__ = ["Translation", "short_names", "translate"]
 
 _STRATEGIES = {
     "evaluation_strategy": ("evaluation", "every", "eval_steps"),
@@ -71,14 +49,13 @@ def translate(name: str, value: Any) -> Translation | None:
     """
     if name in _STRATEGIES:
         return _translate_strategy(name, value)
-    if name in ADVICE:
-        return Translation(advice=ADVICE[name])
     paths = short_names().get(name, [])
     if len(paths) == 1:
         return Translation(path=tuple(paths[0].split(".")), value=value)
     if paths:
         return Translation(advice=f"could be {' or '.join(paths)}; write one of them")
-    return None
+    advice = advice_for(name)
+    return None if advice is None else Translation(advice=advice)
 
 
 def _translate_strategy(name: str, value: Any) -> Translation:

@@ -73,8 +73,8 @@ def list_keys(model: type[BaseModel], prefix: str = "") -> Iterator[KeyInfo]:
 
 
 def _facts(field: FieldInfo) -> Key:
-    """Return the Key beside a field, or an empty one."""
-    return next((item for item in field.metadata if isinstance(item, Key)), Key())
+    """Return the Key beside a field, that of its type where it has none, or an empty one."""
+    return next((item for item in reversed(field.metadata) if isinstance(item, Key)), Key())
 
 
 def _phrase(annotation: Any, metadata: tuple[object, ...]) -> str:

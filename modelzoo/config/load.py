@@ -20,7 +20,7 @@ from modelzoo.config.yaml_file import KeyPath, read_mapping
 from modelzoo.errors import ConfigError, listing
 from modelzoo.quantities import counted
 
-__all__ = ["Overrides", "Resolved", "change_settings", "dump_settings", "load_settings", "resolve_settings"]
+__all__ = ["Overrides", "Resolved", "change_settings", "dump_settings", "load_settings", "read_settings", "resolve_settings"]
 
 # What is typed on the command line takes the place of what the recipe says about the same question in another key.
 _REPLACES: dict[KeyPath, tuple[KeyPath, ...]] = {
@@ -50,7 +50,7 @@ def load_settings(recipe: str, overrides: Overrides = ()) -> RunSettings:
     """Return the settings of a recipe with overrides.
 
     Args:
-        recipe: Name of a shipped recipe, a YAML file, or a folder with a recipe.yaml.
+        recipe: Name of a shipped recipe, a YAML file, a folder with a recipe.yaml, or the folder of a run.
         overrides: Words as typed ("key=value" or "--key", "value"; dotted paths, `model=PATH` for model.name, Hugging Face's
             names), or a mapping of the same keys, whose sections may be mappings.
 
@@ -64,7 +64,7 @@ def resolve_settings(recipe: str, overrides: Overrides = ()) -> Resolved:
     """Return the settings of a recipe with overrides, and the notes on how its keys were read.
 
     Args:
-        recipe: Name of a shipped recipe, a YAML file, or a folder with a recipe.yaml.
+        recipe: Name of a shipped recipe, a YAML file, a folder with a recipe.yaml, or the folder of a run.
         overrides: As for `load_settings`.
 
     Raises:
@@ -76,6 +76,20 @@ def resolve_settings(recipe: str, overrides: Overrides = ()) -> Resolved:
     written = [Setting(path, value, None, _place(file, lines, path)) for path, value in _leaves(mapping)]
     settings, notes, origins = _resolve(f"recipe {recipe}", written, file.parent, overrides)
     return Resolved(settings, file, notes, origins)
+
+
+def read_settings(file: Path) -> RunSettings:
+    """Return the settings of a run as they were decided; the files that they name may be gone, or be on another machine.
+
+    Args:
+        file: Its resolved.yaml.
+
+    Raises:
+        ConfigError: The file is damaged; the message lists every problem.
+    """
+    mapping, lines = read_mapping(file)
+    written = [Setting(path, value, None, _place(file, lines, path)) for path, value in _leaves(mapping)]
+    return _resolve(f"{file}", written, file.parent, (), needs_files=False)[0]
 
 
 def change_settings(base: RunSettings | None, changes: Mapping[str, object]) -> RunSettings:
@@ -94,9 +108,12 @@ def change_settings(base: RunSettings | None, changes: Mapping[str, object]) -> 
 
 
 def _resolve(
-    what: str, written: list[Setting], base: Path, overrides: Overrides
+    what: str, written: list[Setting], base: Path, overrides: Overrides, *, needs_files: bool = True
 ) -> tuple[RunSettings, tuple[str, ...], dict[str, str]]:
-    """Return the checked settings of `written`, whose paths are beside `base`, with overrides, how they were read, and origins."""
+    """Return the checked settings of `written`, whose paths are beside `base`, with overrides, how they were read, and origins.
+
+    Files that the settings name are looked for where `needs_files`.
+    """
     problems: list[str] = []
     notes: list[str] = []
     values = _read(written, base, problems, notes)
@@ -108,7 +125,7 @@ def _resolve(
                 notes.append(f"{'.'.join(other)}={values[other].value} of the recipe gives way to {'.'.join(path)}")
                 del values[other]
     values |= typed
-    for path, setting in values.items():
+    for path, setting in values.items() if needs_files else ():
         if (problem := missing_file(path, setting.value)) is not None:
             problems.append(f"{setting.name}={problem} ({setting.origin})")
     settings = _validate(values, problems)

@@ -6,7 +6,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from modelzoo.config.aliases import ADVICE, short_names
+from modelzoo.config.advice import ADVICE, advice_for
+from modelzoo.config.aliases import short_names
 from modelzoo.config.keys import expectation, list_keys, section_of
 from modelzoo.config.schema import RunSettings
 from modelzoo.config.yaml_file import KeyPath
@@ -35,8 +36,9 @@ def suggest_key(name: str) -> str:
     last = name.rpartition(".")[2]
     if rest and closest(first, ["columns"]):  # its keys are the user's own
         return f"did you mean data.columns.{rest}?"
-    if last in ADVICE:
-        return ADVICE[last]
+    advice = advice_for(last)
+    if advice is not None and last not in meant:
+        return advice
     if last not in meant:
         near = closest(name, paths) if "." in name else []
         near = near or closest(last, [*meant, *ADVICE])

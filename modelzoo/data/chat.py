@@ -9,7 +9,7 @@ from modelzoo.data.named_templates import NAMED_TEMPLATES, NEEDED_TOKENS
 from modelzoo.data.tokenizer import Tokenizer
 from modelzoo.errors import DataError, closest
 
-__all__ = ["ChatEncoder", "chat_template", "read_messages"]
+__all__ = ["ChatEncoder", "asked_text", "chat_template", "read_messages"]
 
 _ROLES = {
     "system": "system",
@@ -48,6 +48,15 @@ def chat_template(tokenizer: Tokenizer, name: str | None) -> ChatTemplate:
         raise DataError(f"data.template={name} needs {', '.join(missing)}, which the tokenizer lacks; use another template")
     begin = "{{- bos_token }}\n" if tokenizer.begins_texts else ""
     return ChatTemplate(begin + NAMED_TEMPLATES[name], tokens, f"data.template={name}")
+
+
+def asked_text(tokenizer: Tokenizer, text: str) -> str:
+    """Return what a model reads when a user says a text, special tokens included, in the tokenizer's own template.
+
+    Raises:
+        DataError: The tokenizer has no template, or it refuses the text.
+    """
+    return chat_template(tokenizer, None).text([{"role": "user", "content": text}], asks=True)
 
 
 def read_messages(value: Any, *, is_asked: bool = False) -> list[Message]:

@@ -138,7 +138,7 @@ PUBLISHED: Mapping[str, _Set] = {
 """The data sets by the names that `data.form` has for them."""
 
 
-def published_rows(rows: Rows, form: str, task: str, *, source: str = "data") -> list[dict[str, Any]]:
+def published_rows(rows: Rows, form: str, task: str, *, source: str = "data", advice: str | None = None) -> list[dict[str, Any]]:
     """Return the rows of a published data set as rows of a task, whose columns have the names that the task looks for.
 
     Args:
@@ -146,6 +146,7 @@ def published_rows(rows: Rows, form: str, task: str, *, source: str = "data") ->
         form: One of PUBLISHED.
         task: classification or multiple_choice (whichever the data set is), causal_lm or seq2seq_lm.
         source: What the rows are called in errors.
+        advice: What to do about bad rows; None for rows of a recipe.
 
     Returns:
         One row a question: MultiRC and ReCoRD have several in one row of the official files. Where nobody knows the answer, the
@@ -165,7 +166,7 @@ def published_rows(rows: Rows, form: str, task: str, *, source: str = "data") ->
         except ValueError as error:
             problems.append(f"row {number}: {error}")
     if problems:
-        raise problem_rows(source, problems, f"give rows as {form} has them, or leave data.form out")
+        raise problem_rows(source, problems, advice or f"give rows as {form} has them, or leave data.form out")
     return made
 
 

@@ -85,7 +85,7 @@ def lcqmc(row: Row) -> Iterator[Question]:
 def multirc(row: Row) -> Iterator[Question]:
     """Read a passage of MultiRC with its questions and their answers, or the hub's row of one answer.
 
-    Answers of a question are a group: each is right or wrong by itself.
+    Answers of a question are a group: each is right or wrong by itself. An answer may be empty; one of the real ones is.
     """
     if isinstance(row.get("passage"), Mapping):
         paragraph = _clean(_text(row["passage"], "text", "passage."), _BREAKS)
@@ -93,11 +93,11 @@ def multirc(row: Row) -> Iterator[Question]:
             group = f"{row.get('idx')}.{question.get('idx')}"
             asked = _text(question, "question", "passage.questions.")
             for answer in _items(question, "answers", "passage.questions."):
-                texts = {"question": asked, "answer": _text(answer, "text", "passage.questions.answers.")}
+                texts = {"question": asked, "answer": _text(answer, "text", "passage.questions.answers.", empty=True)}
                 label = _truth(answer, "passage.questions.answers.")
                 yield Question(fields={"paragraph": paragraph, **texts}, label=label, group=group)
         return
-    fields = {name: _text(row, name) for name in ("paragraph", "question", "answer")}
+    fields = {name: _text(row, name, empty=name == "answer") for name in ("paragraph", "question", "answer")}
     fields["paragraph"] = _clean(fields["paragraph"], _BREAKS)
     place = row.get("idx")
     if not isinstance(place, Mapping) or not {"paragraph", "question"} <= set(place):
@@ -189,9 +189,9 @@ def _place_of(span: str, text: str, starts: Sequence[int], index: int) -> tuple[
     raise ValueError(f"expected the span {show(span)} in column 'text', found {show(text)}")
 
 
-def _text(row: Row, name: str, prefix: str = "") -> str:
+def _text(row: Row, name: str, prefix: str = "", *, empty: bool = False) -> str:
     value = row.get(name) if isinstance(row, Mapping) else None
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not (empty or value.strip()):
         raise ValueError(f"expected a text in column '{prefix}{name}', found {'nothing' if value is None else show(value)}")
     return value
 

@@ -1,6 +1,7 @@
 """Starting many processes, and knowing one's place among them. Imports no torch: what starts the ranks stays small and quick."""
 
 from modelzoo.launch.board import BOARD_VARIABLE, Board, FolderBoard, board_of
+from modelzoo.launch.ctrl_c import CtrlC
 from modelzoo.launch.place import Place, place_of
 from modelzoo.launch.processes import LISTEN_VARIABLE, PARENT_VARIABLE, launch
 
@@ -9,6 +10,7 @@ __all__ = [
     "LISTEN_VARIABLE",
     "PARENT_VARIABLE",
     "Board",
+    "CtrlC",
     "FolderBoard",
     "Place",
     "board_of",

@@ -26,14 +26,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from modelzoo.config.parallel import recomputed
-from modelzoo.plan.parts import AttentionPart, FeedForwardPart, MixturePart, ModelParts, NormPart, UnitParts
-from modelzoo.plan.workload import MASKED_SHARE, Workload
-from modelzoo.runtime.tiers.inputs import INPUT_BUFFERS
+from modelzoo.plan.parts import AttentionPart, FeedForwardPart, MixturePart, ModelParts, NormPart, Part, UnitParts
+from modelzoo.plan.workload import Workload
 
-__all__ = ["UnitActivations", "head_activations", "unit_activations"]
+__all__ = ["UnitActivations", "norm_activations", "unit_activations"]
 
-LM_CHUNK_TOKENS = 512
-"""Tokens whose scores over the vocabulary exist at a time while a causal language model is trained."""
 KEPT_ACTIVATIONS = {"relu": 1, "relu2": 2, "quick_gelu": 3, "gelu_10": 3, "tanh": 1, "sigmoid": 1, "linear": 1}
 """Tensors of F features that an activation and the map after it keep; 2 for all others: the activation's input and its output."""
 
@@ -66,92 +63,21 @@ def unit_activations(model: ModelParts, work: Workload, *, tensor: int = 1) -> l
     chosen = recomputed("blocks" if work.recompute.startswith("products") else work.recompute, len(blocks))
     for number, unit in enumerate(blocks, start=1):
         is_last = number == len(blocks) and model.reads_one_token
-        sizes = _Sizes(work, tensor, is_decoder=unit.is_decoder, queries=work.rows if is_last else None)
+        sizes = _Sizes(work, tensor, is_decoder=unit.is_decoder, queries=work.sequences if is_last else None)
         whole = _kept(unit, sizes)
         total = sum(whole.values())
         backward = _work(unit, sizes)
         if chosen[number - 1]:
-            kept = {"inputs of blocks": 0 if work.offloads_inputs else sizes.value * sizes.all_tokens * model.hidden_size}
+            first = sizes.value * sizes.all_tokens * model.hidden_size
+            kept = {"inputs of blocks": 0 if work.offloads_inputs else first}
             if work.recompute == "selective" or work.recompute.startswith("products"):
                 every = int(work.recompute.split()[1]) if work.recompute.startswith("products") else 1
                 kept |= _products(unit, sizes, every)
-            found.append(UnitActivations(sum(kept.values()), total, backward, kept))
+            # what is computed again begins with the input, in the same memory
+            found.append(UnitActivations(sum(kept.values()), total - first, backward, kept))
         else:
             found.append(UnitActivations(total, 0, backward, dict(whole)))
     return found
-
-
-def head_activations(model: ModelParts, work: Workload, *, tensor: int = 1) -> tuple[UnitActivations, UnitActivations]:
-    """Return what embeddings and what the last norm, the head and the loss keep.
-
-    The second one's `again` is what its forward and the first moment of the backward hold for a moment.
-
-    Args:
-        model: Its units.
-        work: Of a rank.
-        tensor: Ranks that share the vocabulary.
-    """
-    scored, work = work, work.behind(model.prompt_tokens)
-    value, tokens, hidden = work.value_bytes, work.batch_tokens, model.hidden_size
-    targets = scored.target_tokens if model.has_decoder else scored.batch_tokens
-    inputs = tokens + (targets if model.has_decoder else 0)
-    embedding = {
-        "embeddings": 8 * inputs * (2 if model.family in ("gpt2", "opt") else 1)
-        + (value * inputs * hidden + 8 * inputs if model.embeds_norm else 0)
-        + (inputs * hidden if model.embedding_dropout else 0)
-    }
-    norms = {
-        "last norm": sum(
-            _norm(part, tokens, work) for part in model.units[-1].parts if isinstance(part, NormPart) and not model.embeds_norm
-        )
-    }
-    embedding["positions"] = _positions(model, work, tensor)
-    if work.offloads_inputs:
-        # the buffers that they pass through, and the one that its block works on
-        embedding["inputs of blocks"] = (INPUT_BUFFERS + 1) * value * max(tokens, targets) * hidden
-    if model.has_decoder:
-        embedding["context"] = value * tokens * hidden + tokens * hidden * (1 if model.embedding_dropout else 0)
-    scores, moment = _scores(model, scored, targets, tensor)
-    first = UnitActivations(sum(embedding.values()), 0, value * tokens * hidden, embedding)
-    kept = norms | scores
-    return first, UnitActivations(sum(kept.values()), moment, value * targets * hidden, kept)
-
-
-def _positions(model: ModelParts, work: Workload, tensor: int) -> int:
-    """Return what all blocks of a stack share: rotary phases, or a learned bias."""
-    total = 0
-    for is_decoder in (False, True):
-        own = [unit for unit in model.blocks if unit.is_decoder == is_decoder]
-        part = next((part for part in (own[0].parts if own else ()) if isinstance(part, AttentionPart)), None)
-        if part is None:
-            continue
-        lengths = (work.target_lengths or work.lengths) if is_decoder else work.lengths
-        if part.has_bias:
-            pairs = sum(length * length for length in lengths)
-            again = work.value_bytes * part.num_heads // tensor + (1 if part.is_causal else 0)
-            total += pairs * (8 + (0 if work.recompute == "none" else again))
-        if part.has_rotary:
-            total += 8 * sum(lengths) * part.head_size
-    return total
-
-
-def _scores(model: ModelParts, work: Workload, targets: int, tensor: int) -> tuple[dict[str, int], int]:
-    """Return what the loss keeps, and what it holds for a moment beside."""
-    value, hidden, words = work.value_bytes, model.table_size, -(-model.vocab_size // tensor)
-    if not model.is_language_model:
-        rows = work.rows if model.task in ("classification", "multiple_choice") else targets
-        return {"logits": rows * (value * hidden + 4 * model.num_labels)}, 3 * 4 * rows * model.num_labels
-    if work.whole_scores:
-        # log-softmax, float32; then the gradients of its output and of its input beside it
-        return {"logits": 4 * targets * words + value * targets * hidden}, 2 * 4 * targets * words
-    if model.scores_chunks:
-        # gradients of the hidden states and of the table are made in the forward; the backward makes a second copy of both
-        kept = value * (targets * hidden + (words * hidden if model.trains_scores[0] else 0))
-        chunk = min(targets, LM_CHUNK_TOKENS) * words
-        return {"logits": kept}, max(kept, (4 + 4 + value) * chunk + value * targets * hidden)
-    scored = round(MASKED_SHARE * targets)
-    kept = scored * (4 * words + 4 * value * hidden)
-    return {"logits": kept}, 2 * 4 * scored * words
 
 
 class _Sizes:
@@ -174,7 +100,14 @@ class _Sizes:
         self.context_pairs = sum(a * b for a, b in zip(own, work.lengths, strict=True))
 
 
-def _norm(part: NormPart, tokens: int, work: Workload) -> int:
+def norm_activations(part: NormPart, tokens: int, work: Workload) -> int:
+    """Return the bytes that a norm keeps.
+
+    Args:
+        part: The norm.
+        tokens: That it norms.
+        work: Of a rank.
+    """
     size, value = tokens * part.size, work.value_bytes
     if not part.is_rms:
         return size * value + 8 * tokens
@@ -192,7 +125,7 @@ def _kept(unit: UnitParts, sizes: _Sizes) -> Counter[str]:
         if isinstance(part, NormPart):
             # the last block of a classifier norms all tokens before its attention and the read ones after it
             tokens = sizes.tokens if not is_first or not isinstance(unit.parts[0], NormPart) else sizes.all_tokens
-            kept["norms"] += _norm(part, tokens, sizes.work)
+            kept["norms"] += norm_activations(part, tokens, sizes.work)
         elif isinstance(part, AttentionPart):
             kept.update(_attention(part, sizes))
         elif isinstance(part, FeedForwardPart):
@@ -232,7 +165,7 @@ def _attention(part: AttentionPart, sizes: _Sizes) -> Counter[str]:
     kept["attention output"] = (value * sizes.tokens * wide * copies + (0 if stores else 4 * sizes.tokens * part.num_heads)) // t
     if part.has_head_norms:
         both = NormPart(wide + narrow, is_rms=True)
-        kept["norms"] += _norm(both, keys, sizes.work) // t
+        kept["norms"] += norm_activations(both, keys, sizes.work) // t
     kept["dropout"] += sizes.tokens * part.hidden_size if part.output_dropout else 0
     return kept
 
@@ -293,20 +226,34 @@ def _products(unit: UnitParts, sizes: _Sizes, every: int) -> Counter[str]:
 
 
 def _work(unit: UnitParts, sizes: _Sizes) -> int:
-    """Return what the widest part of a block's backward holds: gradients of its inner features, or of its attention."""
-    largest = 0
-    for part in unit.parts:
+    """Return what a block's backward holds beside its activations; when it reaches a part, those of later ones are gone."""
+    largest = gone = 0
+    for part in reversed(unit.parts):
+        largest = max(largest, _part_work(part, sizes) - gone)
         if isinstance(part, AttentionPart):
-            pairs = sizes.context_pairs if part.is_cross else sizes.pairs
-            size = 4 * sizes.value * sizes.tokens * part.num_heads * part.head_size // sizes.tensor
-            if _stores_weights(part, sizes):
-                longest = max(sizes.work.lengths, default=0)
-                # packed rows are attended to one after the other
-                size += 3 * 4 * part.num_heads * (longest * longest if sizes.work.is_packed else pairs) // sizes.tensor
-            largest = max(largest, size)
-        elif isinstance(part, FeedForwardPart | MixturePart):
-            chosen = part.top_k if isinstance(part, MixturePart) else 1
-            gates = 3 if isinstance(part, MixturePart) or part.is_gated else 2
-            wide = gates * part.intermediate_size * chosen // sizes.tensor + 2 * part.hidden_size
-            largest = max(largest, sizes.value * sizes.tokens * wide)
+            gone += sum(_attention(part, sizes).values())
+        elif isinstance(part, FeedForwardPart):
+            gone += sum(_feed_forward(part, sizes).values())
     return largest
+
+
+def _part_work(part: Part, sizes: _Sizes) -> int:
+    """Return the gradients that exist beside all that a part keeps, at most.
+
+    Of a network: of what the last map reads, while the activation's input and output wait, and of what is added to. Of an
+    attention: of its output and operands, and of its weights where they are kept.
+    """
+    if isinstance(part, AttentionPart):
+        pairs = sizes.context_pairs if part.is_cross else sizes.pairs
+        size = 4 * sizes.value * sizes.tokens * part.num_heads * part.head_size // sizes.tensor
+        if _stores_weights(part, sizes):
+            longest = max(sizes.work.lengths, default=0)
+            # packed rows are attended to one after the other
+            size += 4 * part.num_heads * (longest * longest if sizes.work.is_packed else pairs) // sizes.tensor
+        return size
+    if isinstance(part, FeedForwardPart | MixturePart):
+        chosen = part.top_k if isinstance(part, MixturePart) else 1
+        is_simple = isinstance(part, FeedForwardPart) and not part.is_gated and KEPT_ACTIVATIONS.get(part.activation, 2) == 2
+        wide = (1 if is_simple else 2) * part.intermediate_size * chosen // sizes.tensor + 2 * part.hidden_size
+        return sizes.value * sizes.tokens * wide
+    return 0

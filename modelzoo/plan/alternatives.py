@@ -1,6 +1,6 @@
 """Other settings for the same run, each planned: overrides to paste, those that fit first, then the fastest."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -43,6 +43,7 @@ def find_alternatives(
     lengths: Sequence[int] | None = None,
     disk: str = "tiers",
     most: int = 5,
+    may_change: Callable[[str], bool] = bool,
 ) -> list[Alternative]:
     """Return the best other settings.
 
@@ -54,9 +55,12 @@ def find_alternatives(
         lengths: Tokens of each training row.
         disk: Folder for a disk tier.
         most: How many to return.
+        may_change: Says of a key (train.micro_batch_size) whether other values of it are looked at; by default all are.
     """
     found = []
     for changes in _candidates(settings, plan, machine, disk):
+        if not all(map(may_change, changes)):
+            continue
         ranks = int(str(changes.get("parallel.ranks", plan.ranks)))
         try:
             other = plan_run(_changed(settings, changes), model, machine, ranks=ranks, lengths=lengths)

@@ -2,8 +2,8 @@
 
 States, a trained parameter: 4 bytes itself, 4 its gradient, 8 two moments, cut as the layout says (Rajbhandari et al., 2020,
 section 3.1, for float32 parameters). Gradients count whole at every moment: allocators (torch's on an accelerator, glibc's
-heap for blocks below 32 MiB on a host) keep the pieces that they took for them, and activations do not fit into these. Beside them
-the peak is the largest of
+heap for blocks below 32 MiB on a host) keep the pieces that they took for them, and activations do not fit into these; under a
+budget, where memory goes back at once, those of a moment count (`tier_moments`). Beside them the peak is the largest of
 
     the loss             all activations, and what the loss holds for a moment
     block i's backward   activations of blocks 1 to i, its own again where they are computed again, gradients of its widest tensors,
@@ -11,18 +11,20 @@ the peak is the largest of
     the evaluation       scores of its tokens
 
 Working copies are `fully_shard`'s: a block put together, the next one as it came and as it is laid out, and what
-is in no block all the time (ZeRO 3); below level 3 everything. With tiers it is the formula of `place_units`, below an accelerator
-that of `place_below_device`.
+is in no block all the time (ZeRO 3); below level 3 everything. Where values live with tiers, `place_units` says, and below an
+accelerator `place_below_device`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from modelzoo.config import MemoryConfig
-from modelzoo.plan.activations import UnitActivations, head_activations, unit_activations
+from modelzoo.plan.activations import UnitActivations, unit_activations
+from modelzoo.plan.head_activations import head_activations
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.line import Line
 from modelzoo.plan.machine import Machine
+from modelzoo.plan.moments import Moment, step_moments, tier_moments
 from modelzoo.plan.parts import ModelParts
 from modelzoo.plan.tier_memory import host_lines, place, tier_lines
 from modelzoo.plan.workload import Workload
@@ -30,26 +32,13 @@ from modelzoo.quantities import counted
 from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.tiers.placement import Placement, When
 
-__all__ = ["MemoryPlan", "Moment", "plan_memory"]
+__all__ = ["SMALL_BYTES", "MemoryPlan", "plan_memory"]
 
 HEAP_SLACK = 64 * 2**20
 """Bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Bytes that differ between the moments of a step."""
-
-    name: str
-    activations: int
-    scores: int
-    workspace: int
-    gradients: int
-
-    @property
-    def total(self) -> int:
-        """Of all four."""
-        return self.activations + self.scores + self.workspace + self.gradients
+SMALL_BYTES = 16 * 2**20
+"""For tensors below 128 KiB, whose memory glibc keeps in pieces, objects of Python, and the code of kernels that only the model
+itself uses: 30 steps of the demo with two evaluations grew by 12 MiB beside what is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +58,8 @@ class MemoryPlan:
     """Whether every large tensor's memory goes back to the system with it, so that a budget holds."""
     is_below_device: bool = False
     """Whether the tiers are the host's memory and the disk below an accelerator."""
+    reserved_bytes: int = 0
+    """What is taken off the budget of the tier that a rank computes in before the tiers share it out."""
 
     def peak(self, tier: str) -> int:
         """Bytes of a tier at its fullest."""
@@ -93,19 +84,28 @@ def plan_memory(
     uses_tiers = memory.is_used
     is_below_device = uses_tiers and machine.kind == "cuda"
     uses_mesh = cut.config.data_replicate * cut.shard * cut.tensor > 1 or work.precision != "float32" or uses_tiers
-    # what a block's gradients take on their way is part of what the tiers' placement counts
-    moments = _moments(model, work, cut, blocks, ends, uses_mesh and not uses_tiers, evaluation_tokens)
+    # with tiers, what a block's gradients take on their way is part of what their placement counts
+    moments = step_moments(
+        model, work, cut, blocks, ends, uses_mesh=uses_mesh and not uses_tiers, evaluation_tokens=evaluation_tokens
+    )
     moment = max(moments, key=lambda each: each.total - (each.gradients if uses_tiers else 0))
     passing = moment.total - moment.gradients
-    lines = [Line("program", _program(machine), "what a process takes before there is a model")]
-    if machine.kind == "host" and not uses_tiers:  # for the tiers glibc is told to give freed tensors back at once
-        lines.append(Line("heap", HEAP_SLACK, "what glibc keeps free at the top of its heap (mallopt: M_TRIM_THRESHOLD, at most)"))
+    gives_back = uses_tiers and not is_below_device and (memory.host is not None or memory.device is not None)
+    lines = [
+        Line("program", _program(machine), "what a process takes before there is a model"),
+        _heap(machine, uses_tiers, gives_back),
+    ]
     beside = sum(line.size_bytes for line in lines)
     problems: list[str] = []
     placement = None
     if uses_tiers:
         placement, found = place(model, cut, memory, machine, passing + beside, problems)
-        lines += tier_lines(model, cut, placement, memory, found, machine.tier)
+        if gives_back:
+            moments = tier_moments(
+                model, work, cut, blocks, ends, placement=placement, memory=memory, evaluation_tokens=evaluation_tokens
+            )
+            moment = max(moments, key=lambda each: each.total)
+        lines += tier_lines(model, cut, placement, memory, found, machine.tier, moment if gives_back else None)
     else:
         lines += _plain_lines(model, work, cut, moment, uses_mesh)
     lines += _passing_lines(moment, blocks, work)
@@ -118,49 +118,29 @@ def plan_memory(
         tiers["host"] = (program, *(host_lines(model, cut, placement) if placement is not None else ()))
     if placement is not None and placement.disk_bytes:
         tiers["disk"] = (Line("states", placement.disk_bytes, "values of blocks that are not in memory, one file a block"),)
-    gives_back = uses_tiers and (memory.host is not None or memory.device is not None)
-    gives_back = gives_back and not is_below_device
     return MemoryPlan(
-        tiers, moment.name, smallest, placement, tuple(problems), memory.optimizer_update, gives_back, is_below_device
+        tiers,
+        moment.name,
+        smallest,
+        placement,
+        tuple(problems),
+        memory.optimizer_update,
+        gives_back,
+        is_below_device,
+        passing + beside,
     )
+
+
+def _heap(machine: Machine, uses_tiers: bool, gives_back: bool) -> Line:
+    """Return what the allocator takes beside tensors."""
+    if gives_back or (uses_tiers and machine.kind == "cuda"):
+        return Line("small tensors", SMALL_BYTES, "below 128 KiB, Python's objects, code of kernels that is used later")
+    slack = HEAP_SLACK if machine.kind == "host" else 0
+    return Line("heap", slack, "what glibc keeps free at the top of its heap (mallopt: M_TRIM_THRESHOLD, at most)")
 
 
 def _program(machine: Machine) -> int:
     return machine.context_bytes if machine.kind == "cuda" else machine.program_bytes
-
-
-def _moments(
-    model: ModelParts,
-    work: Workload,
-    cut: Cut,
-    blocks: Sequence[UnitActivations],
-    ends: tuple[UnitActivations, UnitActivations],
-    uses_mesh: bool,
-    evaluation_tokens: int,
-) -> list[Moment]:
-    """Return the moments at which a rank may be fullest."""
-    first, last = ends
-    assert cut.config.zero != "auto"
-    is_whole = work.micro_batches > 1 and cut.config.zero < 2
-    gradients = [4 * cut.trained(unit, whole=is_whole) for unit in model.units]
-    everything = sum(gradients)
-    # a block's gradients as the backward makes them, and a float32 copy that is exchanged
-    passing = [(work.value_bytes + 4) * cut.trained(unit, whole=True) if uses_mesh else 0 for unit in model.units]
-    kept = first.kept + sum(block.kept for block in blocks)
-    found = [Moment("the loss", kept, last.kept + last.again, 0, everything)]
-    for number in range(len(blocks) - 1, -1, -1):
-        block, unit = blocks[number], model.blocks[number]
-        here = kept + block.again
-        found.append(Moment(f"the backward of {unit.name}", here, 0, block.work + passing[number], everything))
-        kept -= block.kept
-    found.append(Moment("the backward of the embeddings", first.kept, 0, passing[-1] + first.work, everything))
-    found.append(Moment("the optimizer's step", 0, 0, 0, everything))
-    if evaluation_tokens:
-        words = model.vocab_size if model.is_language_model else model.num_labels
-        scores = evaluation_tokens * -(-words // cut.tensor) * (work.value_bytes + 8)
-        widest = max((block.work for block in blocks), default=0) * evaluation_tokens // max(work.batch_tokens, 1)
-        found.append(Moment("the evaluation", 0, scores, widest // 2, everything))
-    return found
 
 
 def _plain_lines(model: ModelParts, work: Workload, cut: Cut, moment: Moment, uses_mesh: bool) -> list[Line]:

@@ -15,7 +15,7 @@ from modelzoo.plan.block_parts import AttentionPart, FeedForwardPart, MixturePar
 from modelzoo.runtime.eight_bits import moment_bytes
 from modelzoo.runtime.units import find_ties, find_units
 
-__all__ = ["AttentionPart", "FeedForwardPart", "MixturePart", "ModelParts", "NormPart", "UnitParts", "read_parts"]
+__all__ = ["AttentionPart", "FeedForwardPart", "MixturePart", "ModelParts", "NormPart", "Part", "UnitParts", "read_parts"]
 
 
 @dataclass(frozen=True, slots=True)

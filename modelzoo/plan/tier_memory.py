@@ -6,6 +6,7 @@ from modelzoo.errors import ConfigError
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.line import Line
 from modelzoo.plan.machine import Machine
+from modelzoo.plan.moments import Moment
 from modelzoo.plan.parts import ModelParts
 from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.tiers.device_placement import place_below_device
@@ -129,12 +130,30 @@ def host_lines(model: ModelParts, cut: Cut, placement: Placement) -> list[Line]:
 
 
 def tier_lines(
-    model: ModelParts, cut: Cut, placement: Placement, memory: MemoryConfig, budget: int | None, tier: str
+    model: ModelParts,
+    cut: Cut,
+    placement: Placement,
+    memory: MemoryConfig,
+    budget: int | None,
+    tier: str,
+    moment: Moment | None,
 ) -> list[Line]:
-    """Return what the model takes of the memory that a rank computes in."""
+    """Return what the model takes of the memory that a rank computes in.
+
+    Args:
+        model: Its units.
+        cut: Over the ranks.
+        placement: Where values live.
+        memory: Budgets of the tiers.
+        budget: Of that memory; None for no limit.
+        tier: Its name.
+        moment: The fullest one, where memory goes back at once; None counts all that there is in a step.
+    """
     in_memory = _values_at(model, cut, placement, "memory")
     if memory.optimizer_update == "in_backward":
         in_memory["gradients"] = 0
+    if moment is not None:
+        in_memory["gradients"] = moment.gradients
     under = "no limit" if budget is None else f"under {readable_size(budget)}"
     home = "memory" if tier == "host" else "the device"
     lines = [
@@ -142,7 +161,7 @@ def tier_lines(
         Line("gradients", in_memory["gradients"], f"of blocks whose home is {home}"),
         Line("moments", in_memory["exp_avg"] + in_memory["exp_avg_sq"], f"of blocks whose home is {home}"),
     ]
-    rest = placement.memory_bytes - sum(line.size_bytes for line in lines)
+    rest = placement.memory_bytes - sum(line.size_bytes for line in lines) if moment is None else moment.copies
     lines.append(
         Line("working copies and slots", rest, f"blocks at work and their gradients, {memory.slots} slots, buffers of the update")
     )

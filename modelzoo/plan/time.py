@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelzoo.config.parallel import recomputed
-from modelzoo.plan.activations import head_activations, unit_activations
+from modelzoo.plan.activations import unit_activations
+from modelzoo.plan.head_activations import head_activations
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.machine import Machine
 from modelzoo.plan.memory import MemoryPlan
@@ -195,7 +196,7 @@ def _step_work(model: ModelParts, work: Workload, cut: Cut) -> _Work:
         if work.tokens:
             pairs *= work.tokens / max(work.batch_tokens * work.micro_batches, 1)
         only = model.reads_one_token and number == len(model.blocks) - 1
-        queries = own * work.rows / max(sum(lengths), 1) if only else own
+        queries = own * work.sequences / max(sum(lengths), 1) if only else own
         _add(total, unit, work, (own, queries, pairs), is_twice[number], cut.tensor)
     _add_scores(total, model, work, targets if model.has_decoder else scored, cut.tensor)
     return total

@@ -19,7 +19,9 @@ class Workload:
     """One micro-batch of a rank, and how many make a step."""
 
     lengths: tuple[int, ...]
-    """Tokens of each row of the largest micro-batch."""
+    """Tokens of each row, or of each of its choices, of the largest micro-batch."""
+    num_rows: int = 0
+    """Of the largest micro-batch, where its lengths are those of choices; 0 for as many as lengths."""
     micro_batches: int = 1
     """Of a step, on a rank."""
     tokens: float = 0.0
@@ -46,6 +48,11 @@ class Workload:
     @property
     def rows(self) -> int:
         """Of the largest micro-batch."""
+        return self.num_rows or len(self.lengths)
+
+    @property
+    def sequences(self) -> int:
+        """Of the largest micro-batch: its rows, or the choices of its rows."""
         return len(self.lengths)
 
     @property
@@ -116,11 +123,14 @@ def workload_of(
     micro = min(train.micro_batch_size or rows, rows)
     chosen = tuple(known[:micro]) if known and len(known) >= micro else (longest + written,) * micro
     targets = tuple(min(written, length // 2) for length in chosen) if written else ()
+    if settings.model.task == "multiple_choice":
+        chosen = tuple(part for length in chosen for part in _choices(length, longest))
     read = sum(chosen) - sum(targets)
     return Workload(
         # as dealt out by tokens, a rank's rows are of all lengths; its largest micro-batch is taken to be of the longest ones
-        lengths=tuple(added + length - target for length, target in zip(chosen, targets or (0,) * micro, strict=True)),
+        lengths=tuple(added + length - target for length, target in zip(chosen, targets or (0,) * len(chosen), strict=True)),
         target_lengths=targets,
+        num_rows=micro,
         micro_batches=-(-rows // micro),
         tokens=rows * (mean * read / sum(chosen) + added),
         precision=settings.parallel.precision,
@@ -140,3 +150,9 @@ def _written(settings: RunSettings, longest: int) -> int:
     costs more than an encoder's, and is scored.
     """
     return 0 if settings.model.task != "seq2seq_lm" else settings.data.max_target_length or longest
+
+
+def _choices(length: int, longest: int) -> tuple[int, ...]:
+    """Return the tokens of a row's choices, which attention reads one by one: as few, and as long, as they may be."""
+    parts = -(-length // longest)
+    return tuple(length // parts + (number < length % parts) for number in range(parts))

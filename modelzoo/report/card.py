@@ -22,6 +22,7 @@ TASKS = {
     "classification": ("text-classification", "AutoModelForSequenceClassification"),
     "token_classification": ("token-classification", "AutoModelForTokenClassification"),
     "question_answering": ("question-answering", "AutoModelForQuestionAnswering"),
+    "multiple_choice": ("multiple-choice", "AutoModelForMultipleChoice"),
     "masked_lm": ("fill-mask", "AutoModelForMaskedLM"),
     "causal_lm": ("text-generation", "AutoModelForCausalLM"),
     "seq2seq_lm": ("text2text-generation", "AutoModelForSeq2SeqLM"),
@@ -31,32 +32,42 @@ TASKS = {
 COLLECTIONS = ("glue", "super_glue")
 """Data sets whose parts are their configs."""
 GENERATES = ("causal_lm", "seq2seq_lm")
+ASK = (
+    "",
+    'messages = [{"role": "user", "content": "Hello"}]',
+    'prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")',
+    "print(tokenizer.decode(model.generate(**prompt, max_new_tokens=64)[0]))",
+)
+"""How a model for chats is asked with transformers."""
 
 
-def write_card(run: RunFiles, folder: Path, *, base: Path | None = None) -> Path:
+def write_card(run: RunFiles, folder: Path, *, base: Path | None = None, prompt: str | None = None) -> Path:
     """Write README.md into the folder of the result, in place of an earlier one, and return its path.
 
     Args:
         run: With its result.
         folder: Of the model.
         base: Of the model that was fine-tuned; its README's licence is stated too.
+        prompt: Of a model for chats: what it reads when a user says something.
 
     Raises:
         OSError: It cannot be written.
     """
     temporary = folder / f".tmp-{CARD_FILE}"
-    temporary.write_text(model_card(run, folder, license_name=license_of(base) if base is not None else None), encoding="utf-8")
+    license_name = license_of(base) if base is not None else None
+    temporary.write_text(model_card(run, folder, license_name=license_name, prompt=prompt), encoding="utf-8")
     os.replace(temporary, folder / CARD_FILE)
     return folder / CARD_FILE
 
 
-def model_card(run: RunFiles, folder: Path, *, license_name: str | None = None) -> str:
+def model_card(run: RunFiles, folder: Path, *, license_name: str | None = None, prompt: str | None = None) -> str:
     """Return the card: metadata in the hub's form, then the text.
 
     Args:
         run: Of which it is the result.
         folder: Of the model; its config.json and modelzoo.json say what it is.
         license_name: Of the model that was fine-tuned.
+        prompt: As for `write_card`.
     """
     config, own = _json(folder / "config.json"), _json(folder / "modelzoo.json")
     metrics = _metrics(run)
@@ -66,7 +77,7 @@ def model_card(run: RunFiles, folder: Path, *, license_name: str | None = None) 
         f"# {run.name}",
         _opening(run, own),
         _results(run, metrics),
-        _use(run, config, is_adapter=is_adapter),
+        _use(run, config, prompt, is_adapter=is_adapter),
         _training(run),
         f"## Recipe\n\nEvery setting; paths are shortened to names.\n\n```yaml\n{_recipe(run)}```",
     ]
@@ -128,7 +139,7 @@ def _results(run: RunFiles, metrics: Mapping[str, tuple[str, float]]) -> str:
     return text + _table(["metric", "data", "value"], rows) + more
 
 
-def _use(run: RunFiles, config: Mapping[str, Any], *, is_adapter: bool) -> str:
+def _use(run: RunFiles, config: Mapping[str, Any], prompt: str | None, *, is_adapter: bool) -> str:
     task = str(run.section("model").get("task", ""))
     architecture = str(next(iter(config.get("architectures") or []), ""))
     auto = TASKS.get(task, ("", "AutoModel"))[1]
@@ -142,14 +153,27 @@ def _use(run: RunFiles, config: Mapping[str, Any], *, is_adapter: bool) -> str:
         "",
         f'model = {auto}.from_pretrained("PATH")',
         'tokenizer = AutoTokenizer.from_pretrained("PATH")',
+        *([] if prompt is None else ASK),
         "```",
     ]
     command = "generate" if task in GENERATES else "predict"
     is_pair = command == "predict" and "text_b" in dict(dict(run.data.get("train") or {}).get("columns") or {})
     pair = ' --pair "..."' if is_pair else ""
-    mine = f'```bash\nmodelzoo {command} PATH --text "..."{pair}\n```'
+    chat = "" if prompt is None else " --chat"
+    mine = f'```bash\nmodelzoo {command} PATH --text "..."{pair}{chat}\n```'
     served = f"Programs that take it: {serving_text(architecture)}." if architecture else ""
-    return "\n".join(["## Use", "", "`PATH` is this folder or its name on the hub.", "", *lines, "", mine, "", served]).rstrip()
+    parts = ["## Use", "`PATH` is this folder or its name on the hub.", "\n".join(lines), mine, *_prompt(prompt), served]
+    return "\n\n".join(filter(None, parts))
+
+
+def _prompt(prompt: str | None) -> list[str]:
+    """Return how the exact text is shown that a model for chats reads; as a JSON string, where white space is seen."""
+    if prompt is None:
+        return []
+    return [
+        "Learned in the chat template of its tokenizer. A question is read as:",
+        f"```json\n{json.dumps(prompt, ensure_ascii=False)}\n```",
+    ]
 
 
 def _training(run: RunFiles) -> str:

@@ -53,9 +53,9 @@ def data_findings(data: Mapping[str, Any], max_length: int | None) -> Iterator[F
         found = numbers(report)
         rows, cut, dropped, lost = (found.get(name, 0) for name in ("rows", "truncated_rows", "dropped_rows", "lost_targets"))
         if rows and cut / rows > TRUNCATED_SHARE:
-            yield Finding(
-                "note", f"{split}: {cut:,} of {rows:,} rows ({cut / rows:.1%}) were cut to data.max_length={max_length} tokens"
-            )
+            is_below = max_length and 0 < found.get("longest", 0) < max_length  # the model takes less, or a target was cut
+            limit = f", to {found['longest']:,} tokens at most" if is_below else f" to data.max_length={max_length} tokens"
+            yield Finding("note", f"{split}: {cut:,} of {rows:,} rows ({cut / rows:.1%}) were cut{limit}")
         if dropped:
             yield Finding("note", f"{split}: {dropped:,} of {rows:,} rows had no target and were left out")
         if lost:

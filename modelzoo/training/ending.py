@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from modelzoo.data import load_tokenizer
+from modelzoo.data.chat import asked_text
 from modelzoo.report import RunFiles, draw_runs, read_run, write_report
 from modelzoo.report.card import write_card
 from modelzoo.report.picture import has_matplotlib
@@ -21,6 +23,8 @@ __all__ = ["draw_and_report", "record_ending", "recorded_failure", "write_genera
 
 log = logging.getLogger(__name__)
 
+CARD_QUESTION = "Hello"
+"""What a user says in the prompt that a model card shows."""
 GENERATION_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
@@ -49,7 +53,8 @@ def _complete(final: Path, run: RunFiles, base: Path | None) -> None:
     """Write what users of the result expect beside its weights; what goes wrong is a warning."""
     try:
         write_generation_config(final)
-        write_card(run, final, base=base)
+        is_chat = dict(run.data.get("train") or {}).get("form") == "chat"
+        write_card(run, final, base=base, prompt=asked_text(load_tokenizer(final), CARD_QUESTION) if is_chat else None)
     except Exception as error:  # the result itself is there
         log.warning("%s: the model card could not be written (%s: %s)", final, type(error).__name__, error)
 

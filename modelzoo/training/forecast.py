@@ -16,7 +16,6 @@ from modelzoo.runtime import Report, World, raise_together, readable_size
 from modelzoo.runtime.memory import free_bytes, resident_bytes
 from modelzoo.runtime.tiers.attach import AUTO_SHARE
 from modelzoo.training.attempt import attempt
-from modelzoo.training.reserve import SMALL_BYTES
 from modelzoo.training.step import Dataset
 
 __all__ = ["Outcome", "compare", "decide_recompute", "forecast", "planned_picture"]
@@ -102,8 +101,7 @@ def _chosen(settings: RunSettings, model: Model, dataset: Dataset, world: World)
     if machine.kind == "cuda":
         machine = dataclasses.replace(machine, device_memory=room)
     else:
-        program = machine.program_bytes + SMALL_BYTES
-        machine = dataclasses.replace(machine, host_memory=resident_bytes() + room, program_bytes=program)
+        machine = dataclasses.replace(machine, host_memory=resident_bytes() + room)
     return plan_run(settings, read_parts(model), machine, ranks=world.world_size, lengths=dataset.lengths).layout.recompute
 
 

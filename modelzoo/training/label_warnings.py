@@ -1,4 +1,4 @@
-"""What looks wrong with the labels of a run without being certain: a label typed wrong once, one that training never shows."""
+"""What looks wrong with the labels of a run without being certain: typed wrong once, never shown by training, or alone in it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,6 +24,9 @@ def label_warnings(datasets: Mapping[str, Samples], rows: Mapping[str, Rows], co
     if column is None:
         return
     counts = {split: dataset.report.label_counts for split, dataset in datasets.items()}
+    shown = [name for name, count in counts["train"].items() if count]
+    if len(shown) == 1:
+        yield f"train: every row has the label {shown[0]!r}, so that nothing else can be learned; look at data.columns.label"
     for split, known in counts.items():
         for name, other in lookalikes(known):
             yield (

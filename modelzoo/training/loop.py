@@ -6,6 +6,7 @@ before anything is done about it, so that no rank waits for another that has lef
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from modelzoo.data import BatchStream
 from modelzoo.errors import DataError
@@ -14,8 +15,10 @@ from modelzoo.training.evaluation.evaluate import measure
 from modelzoo.training.evaluation.forward_all import EvaluationStopped
 from modelzoo.training.evaluation.metrics import is_better
 from modelzoo.training.job import Job
+from modelzoo.training.largest_batch import compute_largest, find_largest
+from modelzoo.training.less_memory import less_memory
 from modelzoo.training.loop_state import LoopState
-from modelzoo.training.memory_error import memory_watched
+from modelzoo.training.memory_error import STEP_ADVICE, memory_watched
 from modelzoo.training.optimizer import set_lr
 from modelzoo.training.periods import is_due, times_due
 from modelzoo.training.progress.pace import Pace
@@ -27,7 +30,6 @@ from modelzoo.training.step import MicroBatch, StepResult, build_micro_batches, 
 
 __all__ = ["Loop"]
 
-STEP_ADVICE = "lower train.micro_batch_size, set parallel.recompute, or give memory.host and memory.disk.path"
 EVALUATION_ADVICE = "lower evaluation.batch_tokens"
 
 
@@ -72,6 +74,7 @@ class Loop:
         self._seconds_before = state.seconds
         self._saved_step = state.step if state.step else None
         self._kept_best = state.best_step
+        self._is_first = True
         self._saver = job.saver(world)
 
     def run(self) -> Stopped:
@@ -103,6 +106,8 @@ class Loop:
                 return stopped
             before = self.state.position
             self._take_step(batch)
+            if self._is_first:
+                self._compute_largest(before)
             improved = self._evaluate_if_due(before)
             self._save_if_due(before, improved)
         if self.state.is_evaluation_due:
@@ -168,7 +173,7 @@ class Loop:
             final_ratio=schedule.final_lr_ratio,
         )
         set_lr(job.optimizer, lr)
-        with memory_watched(f"step {state.step + 1}", batch.micro_batches, STEP_ADVICE):
+        with memory_watched(f"step {state.step + 1}", batch.micro_batches, STEP_ADVICE, partial(less_memory, job)):
             result = take_step(
                 job.model,
                 job.optimizer,
@@ -184,6 +189,18 @@ class Loop:
         state.tokens += batch.num_tokens
         self._pace.add_step(time.monotonic() - started + batch.seconds, batch.seconds, batch.num_tokens, batch.num_samples)
         self._report(result, lr)
+
+    def _compute_largest(self, before: int) -> None:
+        """See that the largest batch to come fits into memory, after the first step that was taken here. Collective."""
+        self._is_first = False
+        job, state = self.job, self.state
+        if job.settings.memory.is_used:
+            return
+        steps = job.total_steps - state.step + 1
+        data_ranks = self.world.data_size
+        largest = find_largest(job.dataset.lengths, job.settings, position=before, steps=steps, data_ranks=data_ranks)
+        if largest is not None:
+            self._progress.note(compute_largest(job, largest, state.step - 1 + largest.step, self.world))
 
     def _report(self, result: StepResult, lr: float) -> None:
         state, pace, job = self.state, self._pace, self.job

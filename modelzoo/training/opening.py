@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from modelzoo import hub
-from modelzoo.config import METRICS, RunSettings, load_settings
+from modelzoo.config import METRICS, RunSettings, read_settings
 from modelzoo.data import Tokenizer, load_tokenizer, read_rows
 from modelzoo.data.published import published_rows
 from modelzoo.data.tasks import Recipe, find_columns, task_spec
@@ -159,7 +159,7 @@ def open_model(
     else:
         folder = Path(model_or_run)
         if (folder / "resolved.yaml").is_file():
-            settings = load_settings(str(folder / "resolved.yaml"))
+            settings = read_settings(folder / "resolved.yaml")
             if not (folder / "final").is_dir():
                 raise InputError(f"{folder}: the run is not finished, it has no final/; continue it with: modelzoo resume {folder}")
             form = trained_form(folder)
@@ -210,7 +210,9 @@ def given_rows(
 def _of_form(opened: OpenedModel, rows: Rows, source: str) -> Rows:
     """Return rows of the form that the run's had as rows of the task."""
     form = opened.settings.data.form if opened.settings is not None else None
-    return rows if form is None else published_rows(rows, form, opened.model.task, source=source)
+    if form is None:
+        return rows
+    return published_rows(rows, form, opened.model.task, source=source, advice=f"the run read rows of {form}: give a file of them")
 
 
 def _split(split: str | None) -> Any:

@@ -17,7 +17,7 @@ from modelzoo.data.labels import LabelTable, collect_names
 from modelzoo.data.published import published_rows
 from modelzoo.data.store import StoredDataset, is_store
 from modelzoo.data.tasks import Recipe, find_columns, task_spec
-from modelzoo.errors import ConfigError
+from modelzoo.errors import ConfigError, DataError
 from modelzoo.models.auto import find_pretrained
 from modelzoo.models.model import Model
 from modelzoo.models.pretrained import Pretrained
@@ -72,7 +72,7 @@ def prepare(settings: RunSettings) -> Prepared:
     tokenizer = None if has_images else load_tokenizer(folder)
     read = image_rows if has_images else _read
     rows = {split: some for split in SPLITS if (some := read(settings, split)) is not None}
-    names = _label_names(settings, rows["train"], folder, tokenizer)
+    names = _several(_label_names(settings, rows["train"], folder, tokenizer), settings)
     pretrained = find_pretrained(
         folder,
         task=settings.model.task,
@@ -258,6 +258,16 @@ def _label_names(settings: RunSettings, rows: Rows, folder: Path, tokenizer: Tok
             source=source,
         )
         return dataset.label_names
+
+
+def _several(names: tuple[str, ...] | None, settings: RunSettings) -> tuple[str, ...] | None:
+    """Return the label names, of which there must be two: one label alone has a loss of 0 from the start."""
+    if names is not None and len(names) == 1:
+        raise DataError(
+            f"{source_name(settings, 'train')}: expected at least two different labels, found {names[0]!r} alone; set "
+            "data.columns.label to the column of the labels, or data.label_names to all labels"
+        )
+    return names
 
 
 def _are_among(values: Sequence[Any], names: Sequence[str]) -> bool:

@@ -16,7 +16,9 @@ from torch import nn
 from modelzoo.config import RunSettings
 from modelzoo.config.parallel import ParallelConfig, recomputed
 from modelzoo.models.model import Model
-from modelzoo.plan.activations import head_activations, unit_activations
+from modelzoo.plan.activations import unit_activations
+from modelzoo.plan.head_activations import head_activations
+from modelzoo.plan.memory import SMALL_BYTES
 from modelzoo.plan.parts import ModelParts, read_parts
 from modelzoo.plan.workload import Workload, workload_of
 from modelzoo.runtime import World, prepare
@@ -27,9 +29,6 @@ __all__ = ["activation_bytes", "evaluation_bytes", "inputs_bytes", "rehearse", "
 
 LATER = ("torch._dynamo", "safetensors.torch")
 """Modules that a run imports after its budget is shared out."""
-SMALL_BYTES = 16 * 2**20
-"""For tensors below 128 KiB, whose memory glibc keeps in pieces, objects of Python, and the code of kernels that only the model
-itself uses: 30 steps of the demo with two evaluations grew by 12 MiB beside what is counted."""
 
 
 def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world: World, *, evaluated: Sequence[int] = ()) -> int:

@@ -96,12 +96,26 @@ class RunDirectory:
         texts = {
             "recipe.yaml": recipe,
             "resolved.yaml": settings_text,
-            "command.txt": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]) + "\n",
+            "command.txt": _command(),
             "env.json": json.dumps(environment(world), indent=1) + "\n",
             "data.json": json.dumps(data, indent=1, ensure_ascii=False) + "\n",
         }
         for name, text in texts.items():
             self._write(name, text)
+
+    def keep(self, settings: RunSettings) -> None:
+        """Write settings that were changed for going on into resolved.yaml, and the command below those before.
+
+        Args:
+            settings: Of the run from now on.
+        """
+        text = dump_settings(settings)
+        if text == self.resolved.read_text(encoding="utf-8"):
+            return
+        command = self.path / "command.txt"
+        before = command.read_text(encoding="utf-8") if command.is_file() else ""
+        self._write(command.name, before + _command())
+        self._write(self.resolved.name, text)
 
     def write_result(self, values: Mapping[str, Any]) -> None:
         """Write how the run ended, in place of what was there."""
@@ -142,6 +156,11 @@ class RunDirectory:
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+
+def _command() -> str:
+    """Return what was typed to start this process, as a line."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]) + "\n"
 
 
 def _lock(file: IO[str]) -> None:

@@ -5,12 +5,14 @@ import logging
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
 
 from modelzoo import hub
-from modelzoo.config import RunSettings, load_settings
+from modelzoo.config import RunSettings
+from modelzoo.config.load import Overrides
 from modelzoo.data import BatchStream
 from modelzoo.errors import ConfigError
 from modelzoo.models.model import Model
@@ -31,6 +33,7 @@ from modelzoo.runtime.tiers import budget_bytes, tiers_of
 from modelzoo.runtime.tiers.timeline import Timeline
 from modelzoo.training.adapting import base_fingerprint, describe_trained, load_for_run, skeleton_for_run, write_final
 from modelzoo.training.attempt import attempt
+from modelzoo.training.changing import settings_to_resume
 from modelzoo.training.ending import record_ending, recorded_failure
 from modelzoo.training.evaluation.evaluate import measure
 from modelzoo.training.forecast import decide_recompute, forecast, planned_picture
@@ -80,19 +83,23 @@ def train(settings: RunSettings, *, progress: Progress | None = None, recipe_fil
     return _run(settings, None, progress, recipe_file)
 
 
-def resume(run_folder: str | os.PathLike[str], *, progress: Progress | None = None) -> RunResult:
+def resume(
+    run_folder: str | os.PathLike[str], *, progress: Progress | None = None, changes: Overrides = MappingProxyType({})
+) -> RunResult:
     """Continue a run from its newest complete checkpoint, as if it had never stopped; any number of processes may do it.
 
     Args:
         run_folder: Of a run that `train` made.
         progress: As for `train`.
+        changes: Settings that decide nothing about the result (layout, tiers, places, output); the run keeps them.
 
     Raises:
+        ConfigError: A change decides about the result.
         CheckpointError: Settings or data are not those of the checkpoint; the message shows both.
         InputError: It is not the folder of a run, or another process works in it.
     """
     directory = RunDirectory.existing(Path(run_folder))
-    return _run(load_settings(str(directory.resolved)), directory, progress, None)
+    return _run(settings_to_resume(directory, changes), directory, progress, None)
 
 
 def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progress | None, recipe_file: Path | None) -> RunResult:
@@ -139,6 +146,7 @@ def _train_and_finish(
 ) -> RunResult:
     """Load the model, restore what was saved, train, and make the result."""
     world.enter("loading the model")
+    asked = settings
     # a new head is the same in every run and on every rank
     seed_everything(settings.train.seed)
     skeleton = skeleton_for_run(settings, data.pretrained)
@@ -164,6 +172,7 @@ def _train_and_finish(
     # dropout draws differ between shares of the data; on one process nothing depends on how many numbers the new head took
     seed_everything(settings.train.seed + 1 + world.data_rank)
     state = restore(job, world, progress)
+    raise_together(world, attempt(lambda: directory.keep(asked) if world.is_main else None)[1])
     records = Records(directory.metrics if world.is_main else None, state.step, is_evaluation_due=state.is_evaluation_due)
     try:
         with StopSignals() as signals:

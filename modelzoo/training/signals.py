@@ -5,6 +5,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
+from modelzoo.launch import CtrlC
+
 __all__ = ["StopSignals", "Stopped"]
 
 Stopped = Literal["finished", "interrupted", "preempted"]
@@ -13,7 +15,8 @@ Stopped = Literal["finished", "interrupted", "preempted"]
 class StopSignals:
     """Notes signals while the block runs, and puts back the handlers that were there before.
 
-    Outside the main thread, where Python allows no handlers, nothing is noted.
+    Outside the main thread, where Python allows no handlers, nothing is noted. A Ctrl-C of before the block that a library
+    swallowed (`CtrlC`) is raised when it begins.
 
     Attributes:
         wanted: What the run is asked to end as; "finished" while nobody asked.
@@ -25,6 +28,9 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(signal.SIGINT)
+            if isinstance(before, CtrlC) and before.was_pressed:
+                raise KeyboardInterrupt
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 self._before[number] = signal.signal(number, self._note)
         return self

@@ -19,7 +19,7 @@ from modelzoo.errors import NonFiniteError
 from modelzoo.runtime import World, accumulating, clip_grad_norm, local_values, mark_agreed, prepared
 from modelzoo.training.loss_scale import LossScale
 
-__all__ = ["Dataset", "MicroBatch", "StepResult", "build_micro_batches", "take_step"]
+__all__ = ["Dataset", "MicroBatch", "StepResult", "build_micro_batches", "take_step", "try_step"]
 
 
 class Dataset(Protocol):
@@ -124,7 +124,7 @@ def take_step(
         losses = []
         for number, batch in enumerate(batches, start=1):
             accumulating(model, is_last=number == len(batches))
-            losses.append(_backward(model, batch, num_targets, scale, world=world, step=step))
+            losses.append(_backward(model, batch, num_targets, scale, world=world, doing=f"step {step}"))
         values = torch.stack(losses).tolist()
     with clock.timed("optimizer"):
         loss = world.sum_data([math.fsum(values)])[0]
@@ -150,16 +150,34 @@ def take_step(
     return StepResult(loss, grad_norm)
 
 
-def _backward(model: nn.Module, batch: MicroBatch, num_targets: int, scale: float, *, world: World, step: int) -> Tensor:
+def try_step(model: nn.Module, optimizer: Optimizer, batches: Sequence[MicroBatch], *, world: World, doing: str) -> None:
+    """Compute the gradients of a global batch and throw them away: to see that its memory is there. Collective.
+
+    Args:
+        model: In training mode, its gradients empty.
+        optimizer: Over its parameters.
+        batches: This rank's micro-batches, as many as every other rank's.
+        world: The processes.
+        doing: What it is, for messages of lost ranks: "step 41, the largest to come".
+    """
+    num_targets = max(sum(batch.num_targets for batch in batches), 1)
+    for number, batch in enumerate(batches, start=1):
+        accumulating(model, is_last=number == len(batches))
+        _backward(model, batch, num_targets, 1.0, world=world, doing=doing)
+    clip_grad_norm(model.parameters(), None)
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _backward(model: nn.Module, batch: MicroBatch, num_targets: int, scale: float, *, world: World, doing: str) -> Tensor:
     """Run a micro-batch and return its part of the step's loss, detached."""
-    world.enter(f"the forward of step {step}")
+    world.enter(f"the forward of {doing}")
     output = model(**batch.tensors)
     loss: Tensor = output.loss * (batch.num_targets / num_targets)
     if not loss.requires_grad:
         # no target of this micro-batch is supervised; a sharded model must still see its backward
         logits = output.logits if output.logits is not None else output.start_logits
         loss = loss + 0.0 * logits.float().clamp(-1, 1).sum()
-    world.enter(f"the backward of step {step}")
+    world.enter(f"the backward of {doing}")
     (loss if scale == 1.0 else loss * scale).backward()
     return loss.detach().float()
 

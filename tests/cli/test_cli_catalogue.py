@@ -69,11 +69,18 @@ def test_every_command_has_help(command: object, capsys: pytest.CaptureFixture[s
         (["recipes", "--jsn"], "--jsn"),
         (["--nonsense"], "--nonsense"),
         (["train", "bert-boolk"], "recipe 'bert-boolk' is not known; did you mean bert-boolq?"),
+        (["train", "mine"], "recipe 'mine' is not known; did you mean ./mine.yaml?"),
+        (["train", "mine.yml"], "recipe file mine.yml does not exist; did you mean mine.yaml?"),
+        (["train", "sub/min.yaml"], "recipe file sub/min.yaml does not exist (looked in "),
         (["init", "demoo"], "recipe 'demoo' is not known; did you mean demo?"),
         (["explain", "lr_rate"], "setting lr_rate is not known"),
     ],
 )
-def test_wrong_words_are_one_clean_error(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_are_one_clean_error(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").touch()
     assert main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -129,6 +136,26 @@ def test_recipes_are_listed_for_people_and_programs(capsys: pytest.CaptureFixtur
     for row in rows:
         assert row["description"]
         assert row["description"] in text
+
+
+@pytest.mark.parametrize("words", [["recipes"], ["explain"], ["explain", "data.columns"], ["models"]])
+@pytest.mark.parametrize("width", [84, 100, 200])
+def test_tables_fold_into_the_terminal_and_lose_nothing(
+    words: list[str], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr("modelzoo.cli.console.terminal_width", lambda: width)
+    for name in ("catalogue", "families"):
+        monkeypatch.setattr(f"modelzoo.cli.{name}.terminal_width", lambda: width)
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    table, after = text.partition("\n\n")[0], text.partition("\n\n")[2]
+    assert max(map(len, table.splitlines())) <= width
+    assert after == whole.partition("\n\n")[2]
+    assert main(["recipes", "--json"]) == 0
+    dropped = {"data", *(row["data"] for row in json.loads(capsys.readouterr().out))} if words == ["recipes"] else set()
+    assert set(whole.split()) - set(text.split()) <= dropped
 
 
 def test_models_are_listed_with_their_tasks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,14 @@ def test_truncation_and_rows_that_were_trained_on_are_notes(capsys: pytest.Captu
     assert "validation: the same rows as train" in notes
 
 
+def test_a_limit_of_the_model_is_what_rows_are_said_to_be_cut_to() -> None:
+    from modelzoo.report.findings import data_findings
+
+    report = {"rows": 15, "truncated_rows": 15, "longest": 512}
+    (note, *_) = data_findings({"train": {"report": report}}, max_length=1024)
+    assert note.text == "train: 15 of 15 rows (100.0%) were cut, to 512 tokens at most"
+
+
 def test_a_run_that_does_not_fit_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = found(["demo", "memory.host=64MiB", "memory.disk.path=."], capsys)
     assert code == 2
@@ -146,3 +154,15 @@ def test_a_label_typed_wrong_once_is_named_with_its_row(tmp_path: Path, capsys: 
     assert "warning: train: label 'positve' (row 17) is close to 'positive'" in capsys.readouterr().out
     assert main(["show", str(out / "demo-001")]) == 0
     assert "occurs in no row of train" in capsys.readouterr().out
+
+
+def test_rows_of_one_label_alone_teach_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    some = [{"text": f"a text {number}", "label": "good"} for number in range(4)]
+    words = ["demo", f"data.train={rows(tmp_path / 't.jsonl', *some)}", "data.columns={}", "data.validation=null"]
+    words += ["evaluation.every=null", "data.truncation=longest_first"]
+    code, findings = found(words, capsys)
+    assert code == 2
+    assert "t.jsonl: expected at least two different labels, found 'good' alone" in str(findings)
+    code, findings = found([*words, "data.label_names=[good, bad]"], capsys)
+    assert code == 0, findings
+    assert "train: every row has the label 'good', so that nothing else can be learned" in str(findings)

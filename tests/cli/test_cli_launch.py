@@ -111,6 +111,17 @@ def test_another_number_of_ranks_than_torchrun_started_is_refused(
     assert "parallel.ranks=4: this run was started on 2 processes" in capsys.readouterr().err
 
 
+def test_more_processes_than_memory_are_refused_before_one_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("modelzoo.cli.ranks.launch", lambda *words, **options: pytest.fail("it started them"))
+    monkeypatch.setattr("modelzoo.cli.ranks._PROCESS_BYTES", 2**34)
+    assert main(["train", "demo", "ranks=64"]) == 2
+    said = capsys.readouterr().err
+    assert "parallel.ranks=64: 64 processes take at least 1024.0 GiB before they hold a model" in said
+    assert "this machine has" in said
+
+
 def test_ranks_are_not_started_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from modelzoo.config import load_settings
     from modelzoo.errors import ConfigError
@@ -119,6 +130,22 @@ def test_ranks_are_not_started_from_python(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match=r"parallel\.ranks=3: this run has 1 process; start 3 with `modelzoo train`"):
         train(load_settings("demo", ["parallel.ranks=3", f"output.folder={tmp_path}/runs"]), progress=SilentProgress())
     assert not (tmp_path / "runs").exists()
+
+
+def test_how_a_run_ended_is_json_for_a_program(tmp_path: Path) -> None:
+    words = ["train", "demo", "train.max_steps=2", "data.max_rows=16", "output.name=run", "--json"]
+    with started(tmp_path, *words, "ranks=2") as process:
+        output, errors = process.communicate(timeout=180)
+    assert process.returncode == 0
+    assert "step=2/2 " in errors
+    found = json.loads(output)
+    assert (found["stopped"], found["step"], found["metric"]) == ("finished", 2, "accuracy")
+    assert Path(found["folder"]) == tmp_path / "runs" / "run-001"
+    assert Path(found["final"]) == tmp_path / "runs" / "run-001" / "final"
+    with started(tmp_path, "resume", "runs/run-001", "--json", "--ranks", "1") as process:
+        output, errors = process.communicate(timeout=180)
+    assert "is finished already" in errors
+    assert json.loads(output) == found
 
 
 def test_doctor_measures_exchanges_and_says_the_backend(tmp_path: Path) -> None:

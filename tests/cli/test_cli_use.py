@@ -68,3 +68,14 @@ def test_what_eval_lacks_is_said_in_the_words_that_it_takes(runs: Path, tmp_path
 def test_what_is_next_names_the_second_text_of_a_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "demo", *SHORT, f"output.folder={tmp_path}"]) == 0
     assert f"modelzoo predict {tmp_path}/demo-001 --text TEXT --pair TEXT" in capsys.readouterr().out
+
+
+def test_what_is_next_of_a_run_on_a_published_form_is_rows_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "demo", *SHORT, f"output.folder={tmp_path}", "data.form=superglue/boolq"]) == 0
+    assert f"modelzoo predict {tmp_path}/demo-001 --file FILE\n" in capsys.readouterr().out
+    assert main(["predict", f"{tmp_path}/demo-001", "--text", "is it open", "--pair", "It is."]) == 2
+    message = capsys.readouterr().err
+    assert (
+        "expected a text in column 'passage', found nothing; the run read rows of superglue/boolq: give a file of them" in message
+    )
+    assert "data.form" not in message

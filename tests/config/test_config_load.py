@@ -1,5 +1,6 @@
 """Loading of recipes: names, overrides, aliases, paths, and the error that lists everything."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -213,4 +214,10 @@ def test_unknown_recipe_suggests_and_lists() -> None:
     assert "did you mean bert-boolq?" in problems_of("bert-boolk")
     assert "there are bert-boolq, bert-" in problems_of("xyz")
     assert "xyz.yaml does not exist" in problems_of("xyz.yaml")
-    assert "expected a .yaml file or a folder that holds recipe.yaml" in problems_of("some/where")
+    assert "expected a .yaml file, a folder that holds recipe.yaml, or a run" in problems_of("some/where")
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_names_a_model_that_can_be_on_the_hub_or_beside_it(name: str) -> None:
+    model = load_settings(name).model.name
+    assert Path(model).is_absolute() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model), model

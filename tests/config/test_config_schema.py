@@ -1,5 +1,6 @@
 """The schema: every key explained, defaults equal to the reference's, periods, no heavy imports."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -7,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from modelzoo.config import METRICS, RunSettings, period_in_steps
-from modelzoo.config.aliases import ADVICE, short_names
-from modelzoo.config.keys import list_keys
+from modelzoo.config.advice import ADVICE
+from modelzoo.config.aliases import short_names, translate
+from modelzoo.config.keys import Key, list_keys, section_of
 
 KEYS = list(list_keys(RunSettings))
 
@@ -17,6 +19,47 @@ KEYS = list(list_keys(RunSettings))
 def test_every_key_is_explained(key: object) -> None:
     assert key.meaning.endswith(".")
     assert key.expects
+
+
+@pytest.mark.parametrize("section", [field.annotation for field in RunSettings.model_fields.values() if section_of(field)])
+def test_what_stands_beside_a_field_is_what_is_said_of_it(section: type) -> None:
+    """Also where the field's type brings facts of its own."""
+    written = section.__annotations__
+    for name, field in section.model_fields.items():
+        own = [item for item in getattr(written[name], "__metadata__", ()) if isinstance(item, Key)]
+        if own:
+            (found,) = [
+                key for key in KEYS if key.path.rpartition(".")[2] == name and key.meaning == " ".join(field.description.split())
+            ]
+            assert (found.aliases, found.unit) == (own[-1].aliases, own[-1].unit)
+            assert own[-1].expects in (None, found.expects)
+
+
+def test_every_training_argument_is_understood_or_answered() -> None:
+    from transformers import TrainingArguments
+
+    unknown = [field.name for field in dataclasses.fields(TrainingArguments) if translate(field.name, 1) is None]
+    assert not unknown
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("hub_model_id", "use `modelzoo push RUN USER/NAME`"),
+        ("fsdp_config", "parallel.zero"),
+        ("deepspeed", "memory"),
+        ("dataloader_num_workers", "remove it"),
+        ("use_dora", "adapter.method=dora"),
+        ("load_in_4bit", "adapter.base=nf4"),
+        ("attn_implementation", "remove it"),
+        ("dataset", "data.name"),
+        ("overwrite_output_dir", "nothing is ever overwritten"),
+    ],
+)
+def test_names_of_other_tools_are_answered(name: str, advice: str) -> None:
+    found = translate(name, 1)
+    assert found is not None
+    assert advice in (found.advice or "")
 
 
 def test_there_are_few_enough_keys_for_one_page() -> None:

@@ -228,6 +228,18 @@ def test_rows_without_labels_are_read_for_prediction(name: str) -> None:
     assert {row["label"] for row in published_rows(rows, f"superglue/{name}", own_task(name))} == {None}
 
 
+def test_an_answer_of_multirc_may_be_empty() -> None:
+    """One question has such an answer in BIG-bench's copy of MultiRC ("Who would not let her return the toys?")."""
+    official, hub = copy.deepcopy(OFFICIAL["multirc"][:1]), copy.deepcopy(HUB["multirc"][1:2])
+    official[0]["passage"]["questions"][0]["answers"][1]["text"] = ""
+    hub[0]["answer"] = ""
+    for row in (
+        published_rows(official, "superglue/multirc", "classification")[1],
+        *published_rows(hub, "superglue/multirc", "classification"),
+    ):
+        assert (row["text_b"], row["label"]) == ("Who ran? ", "false")
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "problem"),
     [
@@ -250,6 +262,11 @@ def test_rows_without_labels_are_read_for_prediction(name: str) -> None:
         ),
         ("multirc", {"passage": {"text": "x"}}, "expected a list of objects in column 'passage.questions', found null"),
         ("multirc", {"passage": "x"}, "expected a text in column 'paragraph', found nothing"),
+        (
+            "multirc",
+            {"passage": {"text": "x", "questions": [{"question": "who?", "answers": [{"label": 1}]}]}},
+            "expected a text in column 'passage.questions.answers.text', found nothing",
+        ),
         (
             "record",
             {"passage": {"text": "Cy", "entities": [{"start": 0, "end": 2}]}},

@@ -17,7 +17,8 @@ from modelzoo.models.mixtral import Mixtral, MixtralConfig
 from modelzoo.models.model import Model
 from modelzoo.models.t5 import T5, T5Config
 from modelzoo.plan import KNOWN, plan_workload
-from modelzoo.plan.activations import head_activations, unit_activations
+from modelzoo.plan.activations import unit_activations
+from modelzoo.plan.head_activations import head_activations
 from modelzoo.plan.parts import read_parts
 from modelzoo.plan.workload import Workload
 from modelzoo.runtime.recompute import recompute

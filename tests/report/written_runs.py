@@ -19,7 +19,7 @@ REPORT = {
     "cut_tokens": 99,
     "lost_targets": 0,
     "tokens": 19619,
-    "longest": 66,
+    "longest": 512,
     "num_targets": 360,
     "label_counts": {"false": 180, "true": 180},
 }

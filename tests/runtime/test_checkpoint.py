@@ -21,6 +21,7 @@ from modelzoo.runtime import (
     load_checkpoint,
     model_tensors,
     optimizer_tensors,
+    read_manifest,
     restore_random_state,
     retain,
     set_aside,
@@ -143,8 +144,17 @@ def test_manifest_with_any_flipped_byte_is_refused(tmp_path, world):
             find_latest(tmp_path)
 
 
+def test_a_manifest_has_a_line_for_each_file_and_tensor(tmp_path, world):
+    path = save(tmp_path, 2, world, *trained())
+    manifest = read_manifest(path)
+    lines = (path / "manifest.json").read_text().splitlines()
+    assert json.loads("\n".join(lines)) == manifest.to_json()
+    for name in (*manifest.files, *manifest.tensors):
+        assert sum(line.startswith(f"  {json.dumps(name)}: {{") for line in lines) == 1
+
+
 def test_hostile_file_names_in_a_manifest_are_refused(tmp_path, world):
-    from modelzoo.runtime.checkpoints.manifest import MANIFEST, Manifest, manifest_text, read_manifest
+    from modelzoo.runtime.checkpoints.manifest import MANIFEST, Manifest, manifest_text
     from modelzoo.runtime.checkpoints.tensors import WrittenFile
 
     for name in ("../secret", "/etc/passwd", "a/b", ""):

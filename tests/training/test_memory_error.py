@@ -1,20 +1,28 @@
 """Memory that runs out: in a step it is one clear error, and evaluation keeps no logits."""
 
 import gc
+import re
+import shlex
 import subprocess
 import sys
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from tiny_runs import WORDS, model_folder, settings_for
 
+import modelzoo
 from modelzoo.data import build_dataset, load_tokenizer
 from modelzoo.errors import OutOfMemoryError
-from modelzoo.models.bert import Bert
+from modelzoo.models.bert import Bert, BertConfig
+from modelzoo.plan import find_machine, plan_run, read_parts
+from modelzoo.quantities import readable_size
 from modelzoo.runtime import connect, find_latest
-from modelzoo.training import EvaluationSet, SilentProgress, measure, resume
+from modelzoo.training import EvaluationSet, SilentProgress, measure, resume, train
+from modelzoo.training.less_memory import less_memory
 from modelzoo.training.memory_error import memory_watched
 from modelzoo.training.step import MicroBatch
 
@@ -41,6 +49,45 @@ def test_memory_that_runs_out_is_said_with_step_and_batch(error):
         raise RuntimeError("shapes differ")
 
 
+def test_what_would_take_less_is_said_and_was_planned(tmp_path):
+    settings = modelzoo.settings("bert-boolq", train={"batch_size": 64}, output={"folder": tmp_path})
+    with torch.device("meta"):
+        model = Bert.from_config(BertConfig(vocab_size=30_522, num_labels=2), task="classification")
+    lengths = [256] * 640
+    parts, machine = read_parts(model), find_machine("a100-80gb", device_memory=2**36)
+    plan = plan_run(settings, parts, machine, lengths=lengths)
+    (tmp_path / "run" / "checkpoints" / "step-3").mkdir(parents=True)
+    job = SimpleNamespace(
+        plan=plan, settings=settings, dataset=SimpleNamespace(lengths=lengths), checkpoints=tmp_path / "run" / "checkpoints"
+    )
+    planned, title, *offers, go_on = less_memory(job)
+    assert planned.startswith(f"planned      {readable_size(plan.peak_bytes)}: activations ")
+    assert title == "any one of these is planned to take less:"
+    assert len(offers) == 3
+    for offer in offers:
+        words, told = re.split(r"  +", offer.strip())
+        changes = {key: yaml.safe_load(value) for key, value in (word.split("=") for word in shlex.split(words))}
+        other = plan_run(modelzoo.settings(settings, **changes), parts, machine, lengths=lengths)
+        assert told.startswith(readable_size(other.peak_bytes))
+        assert other.peak_bytes < plan.peak_bytes
+    run, *words = go_on.partition("modelzoo resume ")[2].split()
+    assert run == str(tmp_path / "run")
+    assert all(word.startswith(("parallel.recompute=", "memory.")) for word in words)
+    job.plan = None
+    assert less_memory(job) == []
+
+
+def test_a_run_says_what_was_planned_where_memory_runs_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(Bert, "forward", out_of_memory)
+    with pytest.raises(OutOfMemoryError, match="step 1: memory ran out") as raised:
+        train(settings_for(tmp_path), progress=SilentProgress())
+    assert re.search(r"\n  planned      [\d.]+ MiB: program [\d.]+ MiB, ", str(raised.value))
+
+
+def out_of_memory(*arguments, **options):
+    raise MemoryError
+
+
 RUN = """
 import resource, sys
 from pathlib import Path
@@ -48,7 +95,9 @@ import torch
 sys.path[:0] = [{here!r}]
 from tiny_runs import settings_for
 from modelzoo.errors import OutOfMemoryError
-from modelzoo.models.bert import Bert
+from modelzoo.models.bert import Bert, BertConfig
+from modelzoo.plan import find_machine, plan_run, read_parts
+from modelzoo.quantities import readable_size
 from modelzoo.training import SilentProgress, train
 
 class Squeezed(SilentProgress):

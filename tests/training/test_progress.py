@@ -1,5 +1,6 @@
 import io
 import logging
+import re
 import sys
 
 import pytest
@@ -60,6 +61,24 @@ def test_live_line_shows_the_same_on_a_terminal():
     progress.close()
     text = out.getvalue()
     assert all(fact in text for fact in ("epoch 0.50", "3/20", "loss 0.412", "lr 1.1e-05", "9,812 tok/s", "1.5 GiB", "ETA 1:18"))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_live_line_drops_facts_where_the_terminal_is_narrow_never_the_step(width):
+    out = io.StringIO()
+    progress = LiveProgress(Console(file=out, force_terminal=True, color_system=None, width=width))
+    progress.step(report(step=7312, total_steps=14730, epoch=12.25, tokens_per_s=1_234_567.0, samples_per_s=23456.7))
+    progress.close()
+    line = [row for row in re.split(r"[\r\n]|\x1b\[[0-9;?]*[a-zA-Z]", out.getvalue()) if row.strip()][-1]
+    assert line.startswith("epoch 12.25 ")
+    assert " 7312/14730 loss 0.412 " in line
+    assert "ETA 1:18" in line
+    assert "…" not in line
+    bar = line.removeprefix("epoch 12.25 ").partition(" 7312/")[0]
+    assert len(bar) >= 10
+    assert len(line.rstrip()) <= width
+    assert ("1,234,567 tok/s" in line) == (width >= 80)
+    assert ("(all)" in line) == (width >= 120)
 
 
 def test_no_live_line_without_a_terminal(monkeypatch):

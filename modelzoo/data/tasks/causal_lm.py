@@ -19,7 +19,7 @@ from modelzoo.data.tasks.texts import read_texts
 from modelzoo.data.tokenizer import Tokenizer
 from modelzoo.errors import DataError
 
-__all__ = ["CAUSAL_LM", "end_of"]
+__all__ = ["CAUSAL_LM", "end_of", "read_chats"]
 
 
 class _Sequence(NamedTuple):
@@ -92,7 +92,7 @@ def _completions(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> list
 
 def _chats(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> list[_Sequence]:
     encoder = _chat_encoder(recipe)
-    chats = _read_chats(rows, columns, recipe, is_asked=False)
+    chats = read_chats(rows, columns, recipe.source)
     sequences = []
     for number, messages in enumerate(chats, start=1):
         try:
@@ -102,10 +102,20 @@ def _chats(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> list[_Sequ
     return sequences
 
 
-def _read_chats(rows: Rows, columns: Mapping[str, str], recipe: Recipe, *, is_asked: bool) -> list[list[Message]]:
-    """Return the messages of each row; an instruction with its input and output is a chat of one turn."""
+def read_chats(rows: Rows, columns: Mapping[str, str], source: str, *, is_asked: bool = False) -> list[list[Message]]:
+    """Return the messages of each row; an instruction with its input and output is a chat of one turn.
+
+    Args:
+        rows: Of chats or instructions.
+        columns: Column by role.
+        source: What the rows are called.
+        is_asked: Whether the last answer is left out.
+
+    Raises:
+        DataError: Rows that are no chats, each by its number.
+    """
     if "messages" not in columns:
-        return _turns(rows, columns, recipe, is_asked=is_asked)
+        return _turns(rows, columns, source, is_asked=is_asked)
     chats, problems = [], []
     for number, row in enumerate(rows, start=1):
         try:
@@ -113,23 +123,23 @@ def _read_chats(rows: Rows, columns: Mapping[str, str], recipe: Recipe, *, is_as
         except ValueError as error:
             problems.append(f"row {number}: {error}")
     if problems:
-        raise problem_rows(recipe.source, problems, "repair or remove the row")
+        raise problem_rows(source, problems, "repair or remove the row")
     return chats
 
 
-def _turns(rows: Rows, columns: Mapping[str, str], recipe: Recipe, *, is_asked: bool) -> list[list[Message]]:
+def _turns(rows: Rows, columns: Mapping[str, str], source: str, *, is_asked: bool) -> list[list[Message]]:
     """Return instructions, with their inputs and unless they are asked their outputs, as chats of one turn."""
-    checks = RowChecks(recipe.source)
+    checks = RowChecks(source)
     questions: list[str] = []
     inputs = answers = [""] * len(rows)
     with checks:
-        questions = read_texts(rows, columns["instruction"], recipe.source)
+        questions = read_texts(rows, columns["instruction"], source)
     if "input" in columns:
         with checks:
-            inputs = read_texts(rows, columns["input"], recipe.source, may_be_missing=True)
+            inputs = read_texts(rows, columns["input"], source, may_be_missing=True)
     if not is_asked:
         with checks:
-            answers = read_texts(rows, columns["output"], recipe.source, never_empty="the output")
+            answers = read_texts(rows, columns["output"], source, never_empty="the output")
     checks.finish()
     chats: list[list[Message]] = []
     for question, more, answer in zip(questions, inputs, answers, strict=True):
@@ -166,8 +176,8 @@ def _prompts(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> PromptRo
         given = read_texts(rows, columns["completion"], recipe.source) if "completion" in columns and recipe.labelled else []
         return PromptRows(_open_ids(texts, tokenizer), [(text,) for text in given], (end_of(tokenizer, "causal_lm"),))
     encoder = _chat_encoder(recipe)
-    asked = _read_chats(rows, columns, recipe, is_asked=True)
-    answers = [(chat[-1]["content"],) for chat in _read_chats(rows, columns, recipe, is_asked=False)] if recipe.labelled else []
+    asked = read_chats(rows, columns, recipe.source, is_asked=True)
+    answers = [(chat[-1]["content"],) for chat in read_chats(rows, columns, recipe.source)] if recipe.labelled else []
     ids = []
     for number, messages in enumerate(asked, start=1):
         try:

@@ -10,7 +10,7 @@ import platform
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -49,6 +49,13 @@ class StoredTensor:
     dtype: str
     parts: tuple[Part, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        parts = [
+            {"file": part.file, "key": part.key, "offset": list(part.offset), "shape": list(part.shape)} for part in self.parts
+        ]
+        return {"shape": list(self.shape), "dtype": self.dtype, "parts": parts}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
@@ -73,7 +80,15 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, with a checksum over the rest."""
-        values = {"format": FORMAT, "version": VERSION, **json.loads(json.dumps(asdict(self)))}
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {
+            "format": FORMAT,
+            "version": VERSION,
+            **plain,
+            "versions": dict(self.versions),
+            "files": {name: {"size_bytes": file.size_bytes, "sha256": file.sha256} for name, file in self.files.items()},
+            "tensors": {name: tensor.to_json() for name, tensor in self.tensors.items()},
+        }
         return {**values, "checksum": _checksum(values)}
 
     @classmethod
@@ -158,8 +173,15 @@ def _checksum(values: Mapping[str, Any]) -> str:
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """Return the text of the manifest file; the caller writes it, durably and last."""
-    return json.dumps(manifest.to_json(), indent=1) + "\n"
+    """Return the text of the manifest file, a line for each file and tensor; the caller writes it, durably and last."""
+    lines = []
+    for name, value in manifest.to_json().items():
+        if isinstance(value, dict) and value:
+            inner = ",\n".join(f"  {json.dumps(key)}: {json.dumps(each)}" for key, each in value.items())
+            lines.append(f" {json.dumps(name)}: {{\n{inner}\n }}")
+        else:
+            lines.append(f" {json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -13,6 +13,36 @@ __all__ = ["LiveProgress"]
 
 log = logging.getLogger(__name__)
 
+_BAR = 10
+_DROPPED = ("all", "samples", "wait", "memory", "lr", "tokens")
+"""Facts that a narrow terminal does without, the first of them first."""
+
+
+def facts_text(report: StepReport, width: int) -> str:
+    """Return what stands right of the bar: as many facts as leave room for the bar itself.
+
+    Args:
+        report: Of the step.
+        width: Of the terminal, in characters.
+    """
+    facts = {
+        "loss": f"loss {report.loss:.3f}",
+        "lr": f"lr {report.lr:.1e}",
+        "tokens": f"{report.tokens_per_s:,.0f} tok/s",
+        "samples": f"{report.samples_per_s:.1f}/s",
+        "wait": f"wait {report.wait_share:.0%}",
+        "memory": f"{report.memory_bytes / 2**30:.1f} GiB",
+        "eta": f"ETA {time_text(report.eta_s)}",
+    }
+    suffix = " (all)"  # the whole run, evaluations included
+    room = width - len(f"epoch {report.epoch:.2f}  {report.total_steps}/{report.total_steps} ") - 1 - _BAR
+    for name in _DROPPED:
+        if len("  ".join(facts.values()) + suffix) <= room:
+            break
+        suffix = ""
+        facts.pop(name, None)
+    return "  ".join(facts.values()) + suffix
+
 
 class LiveProgress:
     """Shows the run on a terminal. The line goes away while something is logged, whoever writes the log and how.
@@ -39,10 +69,7 @@ class LiveProgress:
 
     def step(self, report: StepReport) -> None:
         """Move the bar."""
-        facts = (
-            f"loss {report.loss:.3f}  lr {report.lr:.1e}  {report.tokens_per_s:,.0f} tok/s  {report.samples_per_s:.1f}/s  "
-            f"wait {report.wait_share:.0%}  {report.memory_bytes / 2**30:.1f} GiB  ETA {time_text(report.eta_s)} (all)"
-        )
+        facts = facts_text(report, self._bar.console.width)
         if self._task is None:
             self._bar.start()
             self._task = self._bar.add_task("", total=report.total_steps, epoch=report.epoch, facts=facts)

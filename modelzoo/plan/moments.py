@@ -1,0 +1,217 @@
+"""What exists at each moment of a step, so that the fullest can be found: activations, scores, gradients, units that are whole.
+
+Under a budget the memory of every tensor goes back at once, so that gradients take the place that activations leave. With U the
+values of a block and R those in no block there are, beside what the tiers hold all the time,
+
+    the start of the forward      R, and its slot where it comes from below
+    the loss                      R
+    block i's backward            R, the gradients of a table that scores words, block i, and the buffer in which the gradients of
+                                  the block before were reduced, which goes with the next reduction: 2 U; on many ranks the next
+                                  block too, U
+    block i's gradients           they, their buffer and the result of the reduction, 3 U, when its activations are gone
+    the backward of embeddings    R, its gradients, and second ones that are added to them, 3 R, and the buffer of the last block
+    the optimizer's step          R in its slot, where it comes from below
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modelzoo.config import MemoryConfig
+from modelzoo.plan.activations import UnitActivations
+from modelzoo.plan.layout import Cut
+from modelzoo.plan.parts import ModelParts
+from modelzoo.plan.workload import Workload
+from modelzoo.runtime.tiers.placement import SCRATCH_BYTES, VALUE_BYTES, Placement, slot_bytes
+from modelzoo.runtime.tiers.worker import WORKERS
+
+__all__ = ["Moment", "step_moments", "tier_moments"]
+
+Ends = tuple[UnitActivations, UnitActivations]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Bytes that differ between the moments of a step."""
+
+    name: str
+    activations: int
+    scores: int
+    workspace: int
+    gradients: int
+    copies: int = 0
+    """Units that are whole, their gradients on the way, slots and buffers of the tiers."""
+
+    @property
+    def total(self) -> int:
+        """Of all."""
+        return self.activations + self.scores + self.workspace + self.gradients + self.copies
+
+
+def step_moments(
+    model: ModelParts,
+    work: Workload,
+    cut: Cut,
+    blocks: Sequence[UnitActivations],
+    ends: Ends,
+    *,
+    uses_mesh: bool,
+    evaluation_tokens: int,
+) -> list[Moment]:
+    """Return the moments at which a rank may be fullest, where an allocator keeps the memory of gradients.
+
+    Args:
+        model: Its units.
+        work: Of a rank.
+        cut: Over the ranks.
+        blocks: Activations of the blocks.
+        ends: Of embeddings, and of head and loss.
+        uses_mesh: Whether gradients are made whole and exchanged.
+        evaluation_tokens: Of one evaluation forward.
+    """
+    first, last = ends
+    assert cut.config.zero != "auto"
+    is_whole = work.micro_batches > 1 and cut.config.zero < 2
+    everything = 4 * sum(cut.trained(unit, whole=is_whole) for unit in model.units)
+    # a block's gradients as the backward makes them, and a float32 copy that is exchanged
+    passing = [(work.value_bytes + 4) * cut.trained(unit, whole=True) if uses_mesh else 0 for unit in model.units]
+    kept = first.kept + sum(block.kept for block in blocks)
+    found = [Moment("the loss", kept, last.kept + last.again, 0, everything)]
+    for number in range(len(blocks) - 1, -1, -1):
+        block, unit = blocks[number], model.blocks[number]
+        here = kept + block.again
+        found.append(Moment(f"the backward of {unit.name}", here, 0, block.work + passing[number], everything))
+        kept -= block.kept
+    found.append(Moment("the backward of the embeddings", first.kept, 0, passing[-1] + first.work, everything))
+    found.append(Moment("the optimizer's step", 0, 0, 0, everything))
+    if evaluation_tokens:
+        scores, widest = _evaluation(model, work, cut, blocks, evaluation_tokens)
+        found.append(Moment("the evaluation", 0, scores, widest, everything))
+    return found
+
+
+def _evaluation(model: ModelParts, work: Workload, cut: Cut, blocks: Sequence[UnitActivations], tokens: int) -> tuple[int, int]:
+    """Return the scores and the widest tensors of an evaluation's forward."""
+    words = model.vocab_size if model.is_language_model else model.num_labels
+    scores = tokens * -(-words // cut.tensor) * (work.value_bytes + 8)
+    widest = max((block.work for block in blocks), default=0) * tokens // max(work.batch_tokens, 1)
+    return scores, widest // 2
+
+
+def tier_moments(
+    model: ModelParts,
+    work: Workload,
+    cut: Cut,
+    blocks: Sequence[UnitActivations],
+    ends: Ends,
+    *,
+    placement: Placement,
+    memory: MemoryConfig,
+    evaluation_tokens: int,
+) -> list[Moment]:
+    """Return the moments at which a rank with tiers may be fullest, where the memory of every tensor goes back at once.
+
+    Args:
+        model: Its units.
+        work: Of a rank.
+        cut: Over the ranks.
+        blocks: Activations of the blocks.
+        ends: Of embeddings, and of head and loss.
+        placement: Where values live.
+        memory: Budgets of the tiers.
+        evaluation_tokens: Of one evaluation forward.
+    """
+    copies = _Copies(model, work, cut, placement, memory)
+    first, last = ends
+    kept = first.kept + sum(block.kept for block in blocks)
+    found = [
+        Moment("the start of the forward", 0, 0, 0, copies.gradients(0), copies.start()),
+        Moment("the loss", kept, last.kept + last.again, 0, copies.gradients(), copies.loss()),
+    ]
+    for number in range(len(blocks) - 1, -1, -1):
+        block, name = blocks[number], model.blocks[number].name
+        before, gradients = kept - block.kept, copies.gradients(number + 1)
+        found.append(Moment(f"the backward of {name}", kept + block.again, 0, block.work, gradients, copies.backward(number)))
+        found.append(Moment(f"the gradients of {name}", before, 0, 0, gradients, copies.reduction(number)))
+        kept = before
+    found.append(
+        Moment(
+            "the backward of the embeddings", first.kept, 0, first.work, copies.gradients(0, has_rest=False), copies.embeddings()
+        )
+    )
+    found.append(Moment("the optimizer's step", 0, 0, 0, copies.gradients(0), copies.step()))
+    if evaluation_tokens:
+        scores, widest = _evaluation(model, work, cut, blocks, evaluation_tokens)
+        found.append(Moment("the evaluation", 0, scores, widest, 0, copies.evaluation()))
+    return found
+
+
+class _Copies:
+    """Bytes of gradients, and of units that are whole, at the moments of a step with tiers.
+
+    Args:
+        model: Its units.
+        work: Of a rank.
+        cut: Over the ranks.
+        placement: Where values live.
+        memory: Budgets of the tiers.
+    """
+
+    def __init__(self, model: ModelParts, work: Workload, cut: Cut, placement: Placement, memory: MemoryConfig) -> None:
+        self.sizes = [cut.tier_sizes(unit) for unit in model.units]
+        self.blocks, self.rest = self.sizes[:-1], self.sizes[-1]
+        self.value, self.accumulates = work.value_bytes, work.micro_batches > 1
+        self.is_shared = cut.shard * cut.config.data_replicate > 1
+        self.updates_at_once = memory.optimizer_update == "in_backward"
+        is_away = [homes["parameters"] != "memory" for homes in placement.homes]
+        has_disk = placement.disk_bytes > 0
+        self.slots = slot_bytes(self.blocks, memory.slots) if any(is_away) else 0
+        self.always = self.slots + (SCRATCH_BYTES if has_disk else 0)
+        self.rest_slot = VALUE_BYTES * self.rest.shard if is_away[-1] else 0
+        self.kept = [
+            VALUE_BYTES * size.trained if homes["gradients"] == "memory" and not self.updates_at_once else 0
+            for size, homes in zip(self.sizes, placement.homes, strict=True)
+        ]
+        table = model.vocab_size * model.table_size // cut.tensor if model.is_language_model and model.trains_scores[0] else 0
+        self.table = min(table, self.rest.whole)
+
+    def gradients(self, first: int | None = None, *, has_rest: bool = True) -> int:
+        """Return those in memory: of blocks from one on (None for none), and of what is in no block; all where they add up."""
+        if self.accumulates:
+            return sum(self.kept)
+        return 0 if first is None else sum(self.kept[first:-1]) + (self.kept[-1] if has_rest and not first else 0)
+
+    def start(self) -> int:
+        return self.always + self.value * self.rest.whole + self.rest_slot
+
+    def loss(self) -> int:
+        return self.always + self.value * self.rest.whole
+
+    def backward(self, number: int) -> int:
+        """Return what is whole when a block's backward begins."""
+        block = self.blocks[number].whole
+        following = self.value * self.blocks[number - 1].whole if self.is_shared and number else 0
+        return self._beside_blocks(number) + (self.value + VALUE_BYTES) * block + following
+
+    def reduction(self, number: int) -> int:
+        """Return what is whole when a block's gradients are there: with its own buffer, or with the result of the reduction."""
+        block = self.blocks[number].whole
+        following = self.value * self.blocks[number - 1].whole if self.is_shared and number else 0
+        reducing = max((2 * self.value + VALUE_BYTES) * block, (self.value + 2 * VALUE_BYTES) * block)
+        return self._beside_blocks(number) + reducing + following
+
+    def _beside_blocks(self, number: int) -> int:
+        # gradients of units that are being updated
+        sizes = [size.shard for size in self.blocks[number + 1 :]] if self.updates_at_once else []
+        updating = VALUE_BYTES * sum(heapq.nlargest(WORKERS, sizes))
+        return self.always + self.value * (self.rest.whole + self.table) + updating
+
+    def embeddings(self) -> int:
+        return self.always + 3 * VALUE_BYTES * self.rest.whole + VALUE_BYTES * (self.blocks[0].whole if self.blocks else 0)
+
+    def step(self) -> int:
+        return self.always + self.rest_slot
+
+    def evaluation(self) -> int:
+        block = max((size.whole for size in self.blocks), default=0)
+        return self.always + self.value * (self.rest.whole + (1 + self.is_shared) * block)
