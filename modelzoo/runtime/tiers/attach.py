@@ -24,7 +24,7 @@ from modelzoo.runtime.tiers.folder import TierFolder, sweep_ranks
 from modelzoo.runtime.tiers.in_place import nothing_like
 from modelzoo.runtime.tiers.inputs import Inputs
 from modelzoo.runtime.tiers.link import Link
-from modelzoo.runtime.tiers.placement import Placement, Sizes, place_units
+from modelzoo.runtime.tiers.placement import Placement, Sizes, leaves_room, place_units
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, lay_down, open_regions
 from modelzoo.runtime.units import find_ties, holds_any
@@ -34,9 +34,6 @@ __all__ = ["attach_tiers", "budget_bytes", "sizes_of", "tiers_of"]
 
 AUTO_SHARE = 0.85
 """Of what is free, what `auto` takes."""
-ROOMY_SHARE = 0.75
-"""Of a budget, what may be needed so that the rest is room for what glibc keeps: runs without a budget were up to 8 % over the plan,
-and with batches of changing shapes the demo, which is small, by 22 %."""
 _TIERS: WeakKeyDictionary[nn.Module, Tiers] = WeakKeyDictionary()
 
 
@@ -160,7 +157,7 @@ def _place(
 
 def _hold_heap(placement: Placement, budget: int | None, reserved_bytes: int) -> int | None:
     """Let glibc keep freed memory, which is faster, only where a budget has room for it; return how far it may go."""
-    has_room = not placement.disk_bytes and (budget is None or placement.memory_bytes + reserved_bytes <= ROOMY_SHARE * budget)
+    has_room = leaves_room(placement, budget, reserved_bytes)
     (keep_freed if has_room else give_back_at_once)()
     return budget if has_room else None
 
