@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from modelzoo.config import RunSettings, change_settings, load_settings, read_settings, resolve_settings
+from modelzoo.config import RunSettings, change_settings, dump_settings, load_settings, read_settings, resolve_settings
 from modelzoo.errors import CheckpointError, InputError
 from modelzoo.hub.publish import copy_folder
+from modelzoo.launch import is_started, train_on_ranks
 from modelzoo.models.adapted import write_merged
 from modelzoo.models.auto import from_pretrained
 from modelzoo.models.model import Model, Task
@@ -20,6 +21,7 @@ from modelzoo.plan import plan_training as plan_settings
 from modelzoo.training import Progress, RunResult, evaluate, predict
 from modelzoo.training import resume as resume_run
 from modelzoo.training import train as start_run
+from modelzoo.training.progress.choice import choose_progress
 from modelzoo.training.row_lengths import RowLengths, row_lengths
 from modelzoo.verification import verify
 
@@ -101,6 +103,22 @@ class Run:
             InputError: The run is not finished.
         """
         return from_pretrained(self.final)
+
+    def to_transformers(self) -> Any:
+        """Load the result with transformers, as others will: an instance of its own class, in evaluation mode.
+
+        Raises:
+            InputError: The run is not finished, its result is an adapter, or transformers has no class for it.
+        """
+        import transformers
+
+        if (self.final / "adapter_config.json").is_file():
+            raise InputError(f"{self.final}: holds an adapter; export(FOLDER) writes it with its base as a plain model")
+        names = json.loads((self.final / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
+        kind = getattr(transformers, names[0], None)
+        if kind is None:
+            raise InputError(f"{self.final}: transformers has no class {names[0]!r}; use model()")
+        return kind.from_pretrained(self.final, local_files_only=True).eval()
 
     def evaluate(self, rows: Rows | str | os.PathLike[str] | None = None, *, split: str | None = None) -> dict[str, float]:
         """Return the metrics of the result.
@@ -193,6 +211,9 @@ def train(
 ) -> Run:
     """Train, evaluate and save; under torchrun every process calls it. Returns the run, finished or saved in the middle (Ctrl-C).
 
+    With parallel.ranks above 1 that many processes are started, as the command does: this one may have used torch before, as in a
+    notebook, and cannot become several. `progress` then hears what they say as notes.
+
     Args:
         recipe: As of `settings`.
         progress: Hears of every step on rank 0; by default a live line on a terminal and log lines elsewhere.
@@ -204,10 +225,24 @@ def train(
         SaveError: Something could not be written; earlier checkpoints are intact.
         RankError: A process was lost, or disagrees with the others.
     """
+    file: Path | None = None
     if recipe is None or isinstance(recipe, RunSettings):
-        return Run(start_run(change_settings(recipe, changes), progress=progress).folder)
-    resolved = resolve_settings(os.fspath(recipe), changes)
-    return Run(start_run(resolved.settings, progress=progress, recipe_file=resolved.file).folder)
+        chosen = change_settings(recipe, changes)
+    else:
+        resolved = resolve_settings(os.fspath(recipe), changes)
+        chosen, file = resolved.settings, resolved.file
+    if (chosen.parallel.ranks or 1) > 1 and not is_started(os.environ):
+        return Run(_train_on_ranks(chosen, progress))
+    return Run(start_run(chosen, progress=progress, recipe_file=file).folder)
+
+
+def _train_on_ranks(chosen: RunSettings, progress: Progress | None) -> Path:
+    """Start the processes that settings ask for, and return the folder of their run."""
+    shown = progress or choose_progress(chosen.output.log_every_s)
+    try:
+        return train_on_ranks(dump_settings(chosen), chosen.parallel.ranks or 1, hears=shown.note)
+    finally:
+        shown.close()
 
 
 def resume(folder: str | os.PathLike[str], *, progress: Progress | None = None, **changes: object) -> Run:

@@ -46,7 +46,7 @@ PARTS: dict[str, set[str]] = {
     "verification": {"models", "hub", "converters", "errors"},
     "adapter_verification": {"adapters", "converters", "models", "verification", "errors"},
     # what the command's training commands are in Python: settings, training and what is done with the result
-    "run": {"config", "hub", "models", "plan", "training", "verification", "errors"},
+    "run": {"config", "hub", "launch", "models", "plan", "training", "verification", "errors"},
     "cli": ANYTHING,
     "recipes": ANYTHING,
     "__init__": ANYTHING,
@@ -73,7 +73,7 @@ FOREIGN: dict[str, set[str]] = {
     "generation": {"torch"},
     "verification": {"torch", "transformers"},
     "adapter_verification": {"peft", "torch", "transformers"},
-    "run": set(),
+    "run": {"transformers"},  # a result as transformers' own class, for those who ask for it
     "cli": {"huggingface_hub", "packaging", "psutil", "rich", "torch", "transformers", "typer"},
     "recipes": ANYTHING,
     "__init__": set(),

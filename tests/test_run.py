@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from tiny_runs import Notes
 
 import modelzoo
 from modelzoo.cli import main
@@ -98,6 +100,18 @@ def test_an_exported_run_is_proved_and_nothing_is_overwritten(run: modelzoo.Run,
         run.export(folder)
 
 
+def test_transformers_gets_the_result(run: modelzoo.Run, tmp_path: Path) -> None:
+    theirs, ours = run.to_transformers(), run.model()
+    assert type(theirs).__name__ == "BertForSequenceClassification"
+    ids = torch.randint(5, 800, (2, 9))
+    torch.testing.assert_close(theirs(input_ids=ids).logits, ours(ids).logits, rtol=0, atol=1e-5)
+    adapted = tmp_path / "adapted"
+    shutil.copytree(run.folder, adapted)
+    (adapted / "final" / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"holds an adapter; export\("):
+        modelzoo.Run(adapted).to_transformers()
+
+
 def test_an_adapter_is_exported_as_a_plain_model(tmp_path: Path) -> None:
     adapter = {"method": "lora", "train_also": ["pooler"]}
     run = modelzoo.train(
@@ -109,18 +123,6 @@ def test_an_adapter_is_exported_as_a_plain_model(tmp_path: Path) -> None:
     rows = [{"question": "Did they rest well?", "passage": "Not a sound came through the walls."}]
     [said], [expected] = modelzoo.predict(folder, rows), run.predict(rows)
     assert said["probability"] == pytest.approx(expected["probability"], abs=1e-6)
-
-
-class Notes(SilentProgress):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.is_closed = False
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 def test_python_starts_the_processes_that_settings_ask_for(run: modelzoo.Run, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from modelzoo.cli import completing as complete
 from modelzoo.cli.console import columns, say, say_json, terminal_width
 
 __all__ = ["explain", "init", "recipes"]
@@ -46,7 +47,10 @@ def recipes(as_json: AsJson = False) -> None:
 
 
 def init(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe; `modelzoo recipes` lists them.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", autocompletion=complete.recipes, help="Name of a recipe; `modelzoo recipes` lists them."),
+    ],
     output: Annotated[Path | None, typer.Option(help="File to write; by default RECIPE.yaml here.")] = None,
 ) -> None:
     """Copy a recipe's commented YAML here, to be edited and trained.
@@ -73,7 +77,10 @@ def init(
 
 def explain(
     key: Annotated[
-        str | None, typer.Argument(metavar="KEY", help="A setting such as optimizer.lr, a section, or Hugging Face's name.")
+        str | None,
+        typer.Argument(
+            metavar="KEY", autocompletion=complete.keys, help="A setting such as optimizer.lr, a section, or Hugging Face's name."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

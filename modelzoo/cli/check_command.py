@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from modelzoo.cli import completing as complete
 from modelzoo.cli.console import Ended, say, say_json
 from modelzoo.cli.doctor import finding_table
 from modelzoo.quantities import counted
@@ -14,7 +15,12 @@ __all__ = ["check"]
 
 def check(
     ctx: typer.Context,
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="As for train; key=value after it changes a setting.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", autocompletion=complete.recipes, help="As for train; key=value after it changes a setting."
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
 ) -> None:
     """Check a recipe before it costs: settings, access, data, columns, labels, lengths, tokenizer, memory, disk, versions.

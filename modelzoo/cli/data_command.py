@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from modelzoo.cli import completing as complete
 from modelzoo.cli.console import columns, is_first_process, say, say_json
 from modelzoo.quantities import counted
 
@@ -34,7 +35,12 @@ LEAST_UNKNOWN = 0.001
 
 def data_show(
     ctx: typer.Context,
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="As for train; key=value after it changes a setting.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", autocompletion=complete.recipes, help="As for train; key=value after it changes a setting."
+        ),
+    ],
     rows: Annotated[int, typer.Option(min=1, help="How many of the first rows are shown.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
 ) -> None:

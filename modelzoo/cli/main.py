@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from modelzoo.cli.catalogue import explain, init, recipes
 from modelzoo.cli.check_command import check
 from modelzoo.cli.checkpoint_commands import convert, verify
+from modelzoo.cli.completing import SettingsCommand
 from modelzoo.cli.console import Ended, say, say_error
 from modelzoo.cli.data_command import data_show
 from modelzoo.cli.demo import demo
@@ -117,13 +118,13 @@ def build_app() -> typer.Typer:
 
     groups: dict[str, typer.Typer] = {}
     for command in COMMANDS:
-        context = _SETTINGS_CONTEXT if command.takes_settings else {}
+        context, kind = (_SETTINGS_CONTEXT, SettingsCommand) if command.takes_settings else ({}, None)
         group, _, word = command.word.rpartition(" ")
         if group and group not in groups:
             groups[group] = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=command.summary)
             app.add_typer(groups[group], name=group)
         home = groups[group] if group else app
-        home.command(word, context_settings=context)(command.function)
+        home.command(word, cls=kind, context_settings=context)(command.function)
         if group and command.function.__doc__ and len(groups[group].registered_commands) == 1:
             # one command alone would be called without its name
             groups[group].callback()(_nothing)

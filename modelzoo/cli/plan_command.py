@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from modelzoo.cli import completing as complete
 from modelzoo.cli.console import Ended, say, say_json
 from modelzoo.errors import ConfigError
 
@@ -16,7 +17,12 @@ DOES_NOT_FIT = 3
 
 def plan(
     ctx: typer.Context,
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="As for train; key=value after it changes a setting.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", autocompletion=complete.recipes, help="As for train; key=value after it changes a setting."
+        ),
+    ],
     ranks: Annotated[int | None, typer.Option(min=1, help="Processes; by default parallel.ranks, or one.")] = None,
     machine: Annotated[
         str, typer.Option(help="this, a known one (h100-80gb, a100-80gb, ...), or a YAML file of figures.")

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelzoo.cli.console import Ended, columns, is_first_process, say
+from modelzoo.cli.console import Ended, columns, is_first_process, say, say_json
 
 if TYPE_CHECKING:
     from modelzoo.report.run_files import RunFiles
@@ -20,17 +20,25 @@ GENERATES = ("causal_lm", "seq2seq_lm")
 class _SayHandler(logging.Handler):
     """Writes the library's log lines as plain lines of the command."""
 
+    def __init__(self, *, on_stderr: bool) -> None:
+        super().__init__()
+        self._on_stderr = on_stderr
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; a warning says that it is one."""
         text = record.getMessage()
-        say(text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}")
+        say(text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}", on_stderr=self._on_stderr)
 
 
-def show_log() -> None:
-    """Let the first process show what a run says of itself, and the warnings of the rest of modelzoo."""
+def show_log(*, on_stderr: bool = False) -> None:
+    """Let the first process show what a run says of itself, and the warnings of the rest of modelzoo.
+
+    Args:
+        on_stderr: Whether stdout is for a program.
+    """
     logger = logging.getLogger("modelzoo")
     if is_first_process() and not any(isinstance(handler, _SayHandler) for handler in logger.handlers):
-        logger.addHandler(_SayHandler())
+        logger.addHandler(_SayHandler(on_stderr=on_stderr))
         logger.setLevel(logging.WARNING)
         logger.propagate = False
         logging.getLogger("modelzoo.training").setLevel(logging.INFO)
@@ -54,19 +62,27 @@ def model_folder(run_or_model: str) -> str:
     return str(final) if (final / "config.json").is_file() else run_or_model
 
 
-def say_result(result: "RunResult") -> None:
+def say_result(result: "RunResult", *, as_json: bool = False) -> None:
     """Say where a run's result is and what can be done next; how good it is, the run has said itself.
+
+    Args:
+        result: Of the run.
+        as_json: Whether all of it is written as JSON.
 
     Raises:
         Ended: The run was stopped and can be resumed; 75 after SIGTERM, 130 after Ctrl-C.
     """
+    if as_json:
+        say_json({"folder": result.folder.resolve(), "final": result.final and result.final.resolve(), **result.to_json()})
     if result.final is None:
         raise Ended(result.exit_code)
+    if as_json:
+        return
     from modelzoo.report import read_run
 
     run = read_run(result.folder)
     form = "--to merged --verify" if (result.final / "adapter_config.json").is_file() else "--verify"
-    form = "--to peft" if run.section("adapter").get("method") in ("prompt", "prefix") else form  # which cannot be merged
+    form = "--to peft --verify" if run.section("adapter").get("method") in ("prompt", "prefix") else form  # which cannot be merged
     commands = (_use(run, str(result.folder)), f"show {result.folder}", f"export {result.folder} DST {form}")
     rows = [["final", str(result.final)], *(["next", f"modelzoo {command}"] for command in commands)]
     say(columns(rows, indent=0, gap=4))

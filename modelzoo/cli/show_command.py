@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from modelzoo.cli import completing as complete
 from modelzoo.cli.console import columns, say, say_json
 
 if TYPE_CHECKING:
@@ -26,7 +27,12 @@ FILES = {
 
 def show(
     ctx: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="RUN|RECIPE", help="Folder of a run, or a recipe; key=value changes a setting.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|RECIPE", autocompletion=complete.recipes, help="Folder of a run, or a recipe; key=value changes a setting."
+        ),
+    ],
     page: Annotated[bool, typer.Option("--report", help="Of a run: write its report.html again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from modelzoo.cli import completing as complete
 from modelzoo.cli.console import columns, say
 from modelzoo.errors import ConfigError
 from modelzoo.quantities import counted
@@ -65,7 +66,12 @@ exit "$code"
 
 def slurm(
     ctx: typer.Context,
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="As for train; key=value after it changes a setting.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", autocompletion=complete.recipes, help="As for train; key=value after it changes a setting."
+        ),
+    ],
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(min=0, help="One process for each; 0 computes on CPUs.")] = 1,
     ranks_per_node: Annotated[int | None, typer.Option(min=1, help="Processes a node; by default one a GPU.")] = None,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from modelzoo.cli import completing as complete
 from modelzoo.cli.console import say
 from modelzoo.cli.ranks import on_ranks
 from modelzoo.cli.results import say_result, show_log
@@ -17,7 +18,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write how it ended as JSON
 def train(
     ctx: typer.Context,
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe's name, a YAML file, a folder with a recipe.yaml, or a run.")
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            autocompletion=complete.recipes,
+            help="A recipe's name, a YAML file, a folder with a recipe.yaml, or a run.",
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:

@@ -1,15 +1,19 @@
 """`modelzoo eval` and `modelzoo predict`: a trained model on rows of your own."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from modelzoo.cli.console import columns, is_first_process, say, say_json
 from modelzoo.cli.row_settings import read_row_settings
 from modelzoo.quantities import counted
+
+if TYPE_CHECKING:
+    from modelzoo.data import Samples
 
 __all__ = ["evaluate", "predict"]
 
@@ -29,6 +33,13 @@ def evaluate(
     settings = read_row_settings(ctx.args)
     from modelzoo.training import evaluate as measure
 
+    judged: dict[str, Any] = {}
+
+    def hear(name: str, samples: "Samples") -> None:
+        judged.update(name=name, split=settings.split, fingerprint=samples.fingerprint, **dataclasses.asdict(samples.report))
+        if not as_json:
+            say(f"rows     {name}: {samples.describe()}")
+
     values = measure(
         model,
         settings.rows,
@@ -39,10 +50,10 @@ def evaluate(
         max_rows=settings.max_rows,
         batch_tokens=settings.batch_tokens,
         max_new_tokens=settings.max_new_tokens,
-        on_rows=None if as_json else lambda text: say(f"rows     {text}"),
+        on_rows=hear,
     )
     if as_json:
-        say_json(values)
+        say_json({"rows": judged, **values})
     else:
         say(columns([[name, f"{value:.4f}"] for name, value in values.items()]))
 

@@ -167,7 +167,7 @@ class TokenizedDataset(Samples):
 
     def _report(self, encoded: EncodedRows, num_rows: int) -> DataReport:
         cut = {encoding.row: encoding.truncated for encoding in encoded.encodings if encoding.truncated}
-        counts: dict[str, int] = {}
+        counts = encoded.choice_counts
         if self._labels is not None and self.label_names:
             ids, numbers = np.unique(self._labels[self._labels != IGNORED], return_counts=True)
             counts = {self.label_names[token_id]: int(number) for token_id, number in zip(ids, numbers, strict=True)}

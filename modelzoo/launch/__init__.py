@@ -2,7 +2,8 @@
 
 from modelzoo.launch.board import BOARD_VARIABLE, Board, FolderBoard, board_of
 from modelzoo.launch.ctrl_c import CtrlC
-from modelzoo.launch.place import Place, place_of
+from modelzoo.launch.from_python import train_on_ranks
+from modelzoo.launch.place import Place, is_started, place_of
 from modelzoo.launch.processes import LISTEN_VARIABLE, PARENT_VARIABLE, launch
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "FolderBoard",
     "Place",
     "board_of",
+    "is_started",
     "launch",
     "place_of",
+    "train_on_ranks",
 ]

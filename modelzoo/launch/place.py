@@ -33,6 +33,18 @@ class Place:
     port: int | None = None
 
 
+def is_started(environment: Mapping[str, str]) -> bool:
+    """Return whether a process was started as one of a run's by torchrun, srun or this project, be it the only one.
+
+    Args:
+        environment: As `os.environ`.
+
+    Raises:
+        ConfigError: As of `place_of`.
+    """
+    return bool(environment.get("RANK")) or place_of(environment).world_size > 1
+
+
 def place_of(environment: Mapping[str, str]) -> Place:
     """Return the place that an environment gives: torchrun's variables first, then those of an srun step; else one process.
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -44,6 +45,7 @@ FORWARDED = {
     signal.SIGUSR1: signal.SIGTERM,
 }
 """What is handed on to the ranks for each signal."""
+Hears = Callable[[str, str], None]
 MOST_KEPT = 64 * 2**10
 """Bytes of a rank's stderr that are kept for the report."""
 
@@ -55,16 +57,23 @@ class _Rank:
     number: int
     process: subprocess.Popen[bytes]
     errors: bytearray = field(default_factory=bytearray)
-    reader: threading.Thread | None = None
+    readers: list[threading.Thread] = field(default_factory=list)
     ended_at: float | None = None
 
 
 def launch(
-    arguments: Sequence[str], ranks: int, *, say_error: Callable[[str], None], grace_s: float = GRACE_S, cores: int | None = None
+    arguments: Sequence[str],
+    ranks: int,
+    *,
+    say_error: Callable[[str], None],
+    grace_s: float = GRACE_S,
+    cores: int | None = None,
+    hears: Hears | None = None,
 ) -> int:
     """Run `modelzoo ARGUMENTS` on `ranks` processes of this machine, wait for them, and return the exit code of the run.
 
-    Rank 0 writes to this process's stdout and stderr. What the others have to say on stderr is kept and shown if they fail.
+    Rank 0 writes to this process's stdout and stderr, or is heard by `hears`. What the others have to say on stderr is kept and
+    shown if they fail.
 
     Args:
         arguments: What was typed after `modelzoo`.
@@ -72,6 +81,7 @@ def launch(
         say_error: Is told why the run failed, the cause first.
         grace_s: Seconds between the first failure and the end of ranks that have not ended by themselves.
         cores: Cores that are shared out; None asks the system.
+        hears: Is told each line of rank 0, from threads: "stdout" or "stderr", and the line.
 
     Returns:
         0; that of the rank that was the cause; 4 when a rank was lost; 75 or 130 when the run was asked to stop.
@@ -82,13 +92,13 @@ def launch(
         started: list[_Rank] = []
         stack.enter_context(_Forwarding(started, asked))
         stack.callback(_end, started)
-        started.extend(_start(arguments, ranks, board.folder, cores))
+        started.extend(_start(arguments, ranks, board.folder, cores, hears))
         for number in asked:  # a signal that came before there was anybody to forward it to
             _send(started, number)
         was_ended = _wait(started, grace_s)
         for rank in started:
-            if rank.reader is not None:
-                rank.reader.join(timeout=1)
+            for reader in rank.readers:
+                reader.join(timeout=1)
         ended = [
             Ended(rank.number, rank.process.returncode, rank.number in was_ended, bytes(rank.errors).decode(errors="replace"))
             for rank in sorted(started, key=lambda rank: (rank.ended_at or 0, rank.number))
@@ -99,7 +109,7 @@ def launch(
         return code
 
 
-def _start(arguments: Sequence[str], ranks: int, board: Path, cores: int | None) -> list[_Rank]:
+def _start(arguments: Sequence[str], ranks: int, board: Path, cores: int | None, hears: Hears | None) -> list[_Rank]:
     """Start all ranks; rank 0 inherits the socket at which they meet."""
     if cores is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -125,17 +135,32 @@ def _start(arguments: Sequence[str], ranks: int, board: Path, cores: int | None)
                 command,
                 env={**threads, **shared, **own},
                 stdin=subprocess.DEVNULL,
-                stdout=None if number == 0 else subprocess.DEVNULL,
-                stderr=None if number == 0 else subprocess.PIPE,
+                stdout=subprocess.DEVNULL if number else None if hears is None else subprocess.PIPE,
+                stderr=subprocess.PIPE if number or hears is not None else None,
                 pass_fds=[meeting.fileno()] if number == 0 else [],
                 process_group=0,  # a terminal sends Ctrl-C to its whole group; here it comes from the launcher alone
             )
             rank = _Rank(number, process)
-            if process.stderr is not None:
-                rank.reader = threading.Thread(target=_keep, args=(process.stderr, rank.errors), daemon=True)
-                rank.reader.start()
+            if number:
+                _read(rank, _keep, process.stderr, rank.errors)
+            elif hears is not None:
+                _read(rank, _hear, process.stdout, partial(hears, "stdout"))
+                _read(rank, _hear, process.stderr, partial(hears, "stderr"))
             started.append(rank)
     return started
+
+
+def _read(rank: _Rank, reader: Callable[..., None], *arguments: object) -> None:
+    """Read a stream of a rank in a thread."""
+    rank.readers.append(threading.Thread(target=reader, args=arguments, daemon=True))
+    rank.readers[-1].start()
+
+
+def _hear(stream: IO[bytes], told: Callable[[str], None]) -> None:
+    """Tell each line that a rank writes, without its end."""
+    with stream:
+        for line in stream:
+            told(line.decode(errors="replace").rstrip("\n"))
 
 
 def _keep(stream: IO[bytes], kept: bytearray) -> None:

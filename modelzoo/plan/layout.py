@@ -28,9 +28,11 @@ class Cut:
     @property
     def shared_by(self) -> int | None:
         """Ranks between which `fully_shard` shares the values of tiers; None on one process, which computes in place."""
-        assert isinstance(self.config.data_replicate, int)
-        ranks = self.shard * self.config.data_replicate
-        return ranks if needs_mesh(self.config, ranks * self.tensor, for_tiers=True) else None
+        return self.shard * self.config.data_replicate if self.is_sharded(for_tiers=True) else None
+
+    def is_sharded(self, *, for_tiers: bool) -> bool:
+        """Return whether `fully_shard` puts units together, on one process as well as on many."""
+        return needs_mesh(self.config, self.shard * self.config.data_replicate * self.tensor, for_tiers=for_tiers)
 
     def shape_values(self, shape: tuple[int, ...], is_split: bool) -> int:
         """Values of a rank's shard of a parameter, rows that make all ranks' equal included (`fully_shard`'s rule)."""

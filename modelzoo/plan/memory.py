@@ -83,7 +83,7 @@ def plan_memory(
     ends = head_activations(model, work, tensor=cut.tensor)
     uses_tiers = memory.is_used
     is_below_device = uses_tiers and machine.kind == "cuda"
-    uses_mesh = cut.config.data_replicate * cut.shard * cut.tensor > 1 or work.precision != "float32" or uses_tiers
+    uses_mesh = cut.is_sharded(for_tiers=False)
     # with tiers, what a block's gradients take on their way is part of what their placement counts
     moments = step_moments(
         model, work, cut, blocks, ends, uses_mesh=uses_mesh and not uses_tiers, evaluation_tokens=evaluation_tokens

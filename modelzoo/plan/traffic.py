@@ -5,7 +5,7 @@ replicas and a micro-batches (Rajbhandari et al., 2020, section 7, for `fully_sh
 
     gather      (s - 1) / s of E (levels 1, 2) or a (2 B + R) (level 3), in the compute dtype
     reduce      (s - 1) / s of E (level 1) or a E (levels 2, 3), in float32
-    replicate   2 (r - 1) / r of E / s, in float32
+    replicate   2 (r - 1) / r of E / s, in float32; with tiers, as the reduction of level 1, for every micro-batch
     tensor      2 (t - 1) / t of 4 sums a block (two in each direction) and 2 of embeddings and loss, of n D values
 
 Between tiers: what `place_units` says for one micro-batch; every further one reads the parameters that are on disk twice more, and
@@ -76,12 +76,14 @@ def plan_traffic(model: ModelParts, work: Workload, cut: Cut, memory: MemoryPlan
     blocks = sum(_padded(cut, unit) for unit in model.blocks)
     rest = _padded(cut, model.units[-1])
     gathered = {0: 0, 1: blocks + rest, 2: blocks + rest, 3: count * (2 * blocks + rest)}[config.zero]
-    reduced = {0: 0, 1: blocks + rest, 2: count * (blocks + rest), 3: count * (blocks + rest)}[config.zero]
+    # with tiers gradients wait for no further micro-batch
+    every = count if memory.placement is not None else 1
+    reduced = {0: 0, 1: every * (blocks + rest), 2: count * (blocks + rest), 3: count * (blocks + rest)}[config.zero]
     replicas = config.data_replicate
     sent = {
         "gather": work.value_bytes * gathered * (shard - 1) // shard,
         "reduce": 4 * reduced * (shard - 1) // shard,
-        "replicate": 2 * 4 * (blocks + rest) // shard * (replicas - 1) // replicas,
+        "replicate": every * 2 * 4 * (blocks + rest) // shard * (replicas - 1) // replicas,
         "tensor": _tensor(model, work, cut.tensor),
     }
     ranks = {kind: size for kind, size in sent.items() if size}

@@ -29,7 +29,7 @@ def raise_together(world: World, error: Exception | None) -> None:
         if error is not None:
             raise error
         return
-    told = world.gather(None if error is None else (type(error).__name__, str(error)))
+    told = world.gather(None if error is None else (_known_name(error), str(error)))
     failed = [(rank, *cause) for rank, cause in enumerate(told) if cause is not None]
     if not failed:
         return
@@ -40,6 +40,12 @@ def raise_together(world: World, error: Exception | None) -> None:
     others = [str(other) for other, _, _ in failed[1:]]
     also = f" (also on rank {', '.join(others)})" if others else ""
     raise mark_agreed(world, kind(f"rank {rank}: {message}{also}")) from error
+
+
+def _known_name(error: Exception) -> str:
+    """Return the name of an error's class, or of the nearest one above it that every rank knows."""
+    names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__]
+    return names[0] if names else type(error).__name__
 
 
 def mark_agreed(world: World, error: ErrorType) -> ErrorType:

@@ -167,13 +167,14 @@ def accumulating(model: nn.Module, *, is_last: bool) -> None:
     """Say before a micro-batch whether it is the step's last one.
 
     Below ZeRO level 2 gradients are whole until then, and added up over the ranks once a step; from level 2 on they are cut after
-    every micro-batch. Below level 3 parameters stay whole until the last one's backward.
+    every micro-batch. Below level 3 parameters stay whole until the last one's backward. With tiers gradients are added up and cut
+    after every micro-batch at all levels, and added where they live: what waited would lie beside the budget.
 
     Args:
         model: Prepared or plain; a plain one needs nothing.
         is_last: Whether the optimizer steps after this micro-batch.
     """
-    if not isinstance(model, FSDPModule):
+    if not isinstance(model, FSDPModule) or prepared(model).for_tiers:
         return
     zero = prepared(model).config.zero
     assert zero != "auto"
@@ -181,7 +182,7 @@ def accumulating(model: nn.Module, *, is_last: bool) -> None:
         model.set_requires_gradient_sync(is_last)
     else:
         model.set_requires_all_reduce(is_last)
-    if zero < 3 and not prepared(model).for_tiers:
+    if zero < 3:
         model.set_reshard_after_backward(is_last)
 
 

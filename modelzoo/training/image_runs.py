@@ -1,8 +1,11 @@
 """Runs on images: folders of them, or rows with their paths, for a model that reads pixels."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from modelzoo import hub
 from modelzoo.config import RunSettings
@@ -102,7 +105,7 @@ def image_dataset(rows: Rows, model: Model, folder: Path, *, source: str, labell
 
     Args:
         rows: With image and label.
-        model: It gives the labels and the tokens of an image.
+        model: It gives the labels, and with its image processor the tokens of an image.
         folder: Of the model, with its preprocessor_config.json.
         source: What the rows are called in errors.
         labelled: False ignores labels.
@@ -111,4 +114,22 @@ def image_dataset(rows: Rows, model: Model, folder: Path, *, source: str, labell
         DataError: As `ImageDataset`, or there is no preprocessor_config.json.
     """
     names = model.config.label_names or tuple(f"LABEL_{number}" for number in range(model.config.num_labels))
-    return ImageDataset(rows, names, load_image_processor(folder), model.max_length, source=source, labelled=labelled)
+    processor = load_image_processor(folder)
+    return ImageDataset(rows, names, processor, _tokens(rows, model, processor), source=source, labelled=labelled)
+
+
+def _tokens(rows: Rows, model: Model, processor: Callable[[Any], Tensor]) -> int:
+    """Return the tokens of an image as the processor makes the first one; DINOv2 takes other sizes than its config's."""
+    config: Any = model.config
+    try:
+        from PIL import Image
+
+        with Image.open(str(rows[0].get("image"))) as image:
+            made = processor(image.convert("RGB")).shape[-2:]
+    except (ImportError, OSError, ValueError, SyntaxError):  # the data set names all images that cannot be read
+        return model.max_length
+    patches = [
+        math.prod(size // patch for size, patch in zip(sizes, config.patch_size, strict=True))
+        for sizes in (made, config.image_size)
+    ]
+    return model.max_length + patches[0] - patches[1]

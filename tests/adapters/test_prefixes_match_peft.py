@@ -11,6 +11,7 @@ from peft import PeftModel, PrefixTuningConfig, get_peft_model
 from safetensors.torch import load_file
 
 import modelzoo
+from modelzoo.adapter_verification import verify_adapter
 from modelzoo.adapters import AdapterConfig, add_adapter, load_adapter, merge_adapter, remove_adapter, save_adapter, trained_parts
 from modelzoo.converters import converter_for
 from modelzoo.errors import CheckpointError, ConfigError
@@ -83,6 +84,7 @@ def test_what_is_written_here_is_equal_in_peft(family: str, task: str, tmp_path:
     folder = base_folder(family, task, tmp_path / "base")
     ours = with_prefix(modelzoo.from_pretrained(folder, task=task))
     save_adapter(ours, tmp_path / "adapter")
+    assert verify_adapter(tmp_path / "adapter").is_equal
     theirs = PeftModel.from_pretrained(theirs_of(folder, ours), tmp_path / "adapter").eval()
     for name, parameter in theirs.named_parameters():
         parameter.requires_grad_("prompt_encoder" in name)

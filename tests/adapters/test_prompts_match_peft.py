@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from peft import PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file
 
 import modelzoo
+from modelzoo.adapter_verification import verify_adapter
 from modelzoo.adapters import AdapterConfig, add_adapter, load_adapter, merge_adapter, save_adapter, trained_parts
 from modelzoo.converters import converter_for
 from modelzoo.errors import CheckpointError, ConfigError, DataError
@@ -102,6 +104,7 @@ def test_what_is_written_here_is_equal_in_peft(family: str, task: str, tmp_path:
     folder = base_folder(family, task, tmp_path / "base")
     ours = with_prompt(modelzoo.from_pretrained(folder, task=task))
     save_adapter(ours, tmp_path / "adapter")
+    assert verify_adapter(tmp_path / "adapter").is_equal
     theirs = PeftModel.from_pretrained(theirs_of(folder, ours), tmp_path / "adapter").eval()
     for name, parameter in theirs.named_parameters():
         parameter.requires_grad_("prompt_encoder" in name or "modules_to_save" in name)
@@ -114,6 +117,28 @@ def test_what_is_written_here_is_equal_in_peft(family: str, task: str, tmp_path:
     torch.testing.assert_close(vectors, expected, rtol=0, atol=TOLERANCE * max(1.0, float(expected.abs().max())))
     rest = sorted(float(each.grad.norm()) for each in trained.values() if each.grad is not None)
     assert sorted(float(each.norm()) for each in found.values()) == pytest.approx(rest, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("family", "task"), [("gpt2", "classification"), ("llama", "classification"), ("t5", "encoder")])
+def test_verify_compares_what_peft_reads_otherwise(family: str, task: str, tmp_path: Path) -> None:
+    folder = base_folder(family, task, tmp_path / "base")
+    save_adapter(with_prompt(modelzoo.from_pretrained(folder, task=task)), tmp_path / "adapter")
+    assert verify_adapter(tmp_path / "adapter").is_equal
+
+
+@pytest.mark.parametrize(("family", "task"), [("gpt2", "causal_lm"), ("bert", "classification"), ("t5", "seq2seq_lm")])
+def test_verify_finds_another_prompt(family: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = base_folder(family, task, tmp_path / "base")
+    save_adapter(with_prompt(modelzoo.from_pretrained(folder, task=task)), tmp_path / "adapter")
+    load = PeftModel.from_pretrained
+
+    def changed(*words: Any, **options: Any) -> Any:
+        model = load(*words, **options)
+        next(value for name, value in model.named_parameters() if "prompt_encoder" in name).data[:, 0] += 0.5
+        return model
+
+    monkeypatch.setattr(PeftModel, "from_pretrained", changed)
+    assert not verify_adapter(tmp_path / "adapter").is_equal
 
 
 @pytest.mark.parametrize(("family", "task"), CASES)

@@ -1,6 +1,7 @@
 """The first screen, the lists, explain and init; and that nothing heavy is loaded for them."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -260,3 +261,21 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert target.read_text() == "precious"
     assert main(["init", "demo", "--output", str(tmp_path / "no" / "x.yaml")]) == 3
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["train", "bert-s"], ["bert-squad", "bert-sst2"]),
+        (["data", "show", "t5-wi"], ["t5-wic"]),
+        (["plan", "demo", "optimizer.l"], ["optimizer.lr=", "optimizer.lr=5e-05"]),  # two, so that no space follows
+        (["check", "demo", "train.batch_"], ["train.batch_size=", "train.batch_tokens="]),
+        (["plan", "demo", "--ran"], ["--ranks"]),
+        (["explain", "train.e"], ["train.epochs"]),
+    ],
+)
+def test_a_shell_completes_recipes_and_keys(words: list[str], found: list[str]) -> None:
+    shell = {"_MODELZOO_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(["modelzoo", *words]), "COMP_CWORD": str(len(words))}
+    command = [sys.executable, "-m", "modelzoo"]
+    ran = subprocess.run(command, env=os.environ | shell, capture_output=True, text=True, check=False)
+    assert ran.stdout.split() == found, ran.stderr

@@ -47,7 +47,12 @@ def test_eval_says_which_rows_it_read_and_how_many(runs: Path, tmp_path: Path, c
     assert main(["eval", str(runs / "pairs-001"), f"data={file}"]) == 0
     assert capsys.readouterr().out.startswith("rows     mine.jsonl: 1 row · ")
     assert main(["eval", str(runs / "pairs-001"), f"data={file}", "--json"]) == 0
-    assert "accuracy" in json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"]["name"], found["rows"]["rows"], found["rows"]["truncated_rows"]) == ("mine.jsonl", 1, 0)
+    assert found["rows"]["label_counts"]["true"] == 1
+    assert 0 <= found["accuracy"] <= 1
+    assert main(["eval", str(runs / "pairs-001"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["name"] == "validation.jsonl, the validation rows of the run"
 
 
 def test_what_eval_lacks_is_said_in_the_words_that_it_takes(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,18 @@ def test_the_limit_is_of_a_choice_and_not_of_a_row(bert: Tokenizer) -> None:
         TokenizedDataset.from_rows(ROWS, recipe, DataLimits(max_length=longest - 1))
 
 
+def test_rows_with_the_same_choices_say_how_often_each_is_right(bert: Tokenizer, gpt2: Tokenizer) -> None:
+    """The share of the commonest one is what a model reaches that always chooses the same."""
+    rows = [{"prompt": "a b", "choices": [" no", " yes"], "label": label} for label in (1, 0, " yes", 1)]
+    for task, tokenizer in (("causal_lm", gpt2), ("multiple_choice", bert)):
+        report = build_dataset(rows, task=task, tokenizer=tokenizer, max_length=64).report
+        assert report.label_counts == {"no": 1, "yes": 3}
+        assert (report.num_targets, report.majority_share) == (4 if task == "multiple_choice" else report.num_targets, 0.75)
+        assert "labels yes 3, no 1 (majority 75.0%)" in report.describe()
+    others = [*rows, {"prompt": "a b", "choices": [" no", " perhaps"], "label": 0}]
+    assert build_dataset(others, task="causal_lm", tokenizer=gpt2, max_length=64).report.label_counts == {}
+
+
 def test_other_choices_are_another_data_set(bert: Tokenizer) -> None:
     first = build_dataset(ROWS, task="multiple_choice", tokenizer=bert, max_length=32)
     moved = [{**ROWS[0], "choices": [" sat is", " a cat", " ran"]}, ROWS[1]]

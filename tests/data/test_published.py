@@ -12,6 +12,12 @@ from modelzoo.errors import DataError
 
 Row = dict[str, Any]
 _TALE = "Sentence 1: Tom ran. Sentence 2: Kim sat. "
+_ASKED = (
+    (_TALE, "Who ran?", "Tom", 1, "4.7"),
+    (_TALE, "Who ran?", "Kim", 0, "4.7"),
+    (_TALE, "Who sat?", "Kim", 1, "4.8"),
+    ("Al hid.", "Who hid?", "Jo", 0, "5.9"),
+)
 _PASSAGE = "Ann Lee met Bo. Bo sang in Rome. Ann left"
 _SONGS = [f"The song of {name} was heard" for name in ("Ann Lee", "Bo", "Rome")]
 _TRAINS = [f"Trains go to {name}" for name in ("Ann Lee", "Bo", "Rome")]
@@ -84,12 +90,7 @@ DECODERS: dict[str, list[Row]] = {
             "label": label,
             "question_group": group,
         }
-        for text, question, answer, label, group in (
-            (_TALE, "Who ran?", "Tom", 1, "4.7"),
-            (_TALE, "Who ran?", "Kim", 0, "4.7"),
-            (_TALE, "Who sat?", "Kim", 1, "4.8"),
-            ("Al hid.", "Who hid?", "Jo", 0, "5.9"),
-        )
+        for text, question, answer, label, group in _ASKED
     ],
     "record": [{**row, "prompt": f"{row['prompt']}\n"} for row in ENCODERS["record"]],
     "rte": [
@@ -147,12 +148,7 @@ BOTH: dict[str, list[Row]] = {
             "label": label,
             "question_group": group,
         }
-        for text, question, answer, label, group in (
-            (_TALE, "Who ran?", "Tom", 1, "4.7"),
-            (_TALE, "Who ran?", "Kim", 0, "4.7"),
-            (_TALE, "Who sat?", "Kim", 1, "4.8"),
-            ("Al hid.", "Who hid?", "Jo", 0, "5.9"),
-        )
+        for text, question, answer, label, group in _ASKED
     ],
     "record": [
         {

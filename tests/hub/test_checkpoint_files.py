@@ -3,40 +3,30 @@
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from audited import audited
 from safetensors.torch import save_file
 
 from modelzoo.errors import CheckpointError
 from modelzoo.hub import open_checkpoint, read_config
 from modelzoo.hub.files import check_inside, revision_of
 
-_OPENED: list[str] | None = None
-
-
-def _record(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and _OPENED is not None:
-        _OPENED.append(os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else str(arguments[0]))
-
 
 @contextmanager
 def opened_files() -> Iterator[list[str]]:
-    """Collect the names of all files that Python opens."""
-    global _OPENED
-    if not getattr(sys, "_modelzoo_open_hook", False):
-        sys.addaudithook(_record)
-        sys._modelzoo_open_hook = True  # type: ignore[attr-defined]  # a hook cannot be removed: add it once
-    _OPENED = []
-    try:
-        yield _OPENED
-    finally:
-        _OPENED = None
+    """Collect the names of all files that Python opens; they are there after the block."""
+    names: list[str] = []
+    with audited({"open"}) as events:
+        try:
+            yield names
+        finally:
+            files = [arguments[0] for _, arguments in events]
+            names += [os.fsdecode(file) if isinstance(file, str | bytes) else str(file) for file in files]
 
 
 @pytest.fixture

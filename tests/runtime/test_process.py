@@ -49,6 +49,10 @@ def test_error_on_one_process_is_raised_as_it_is():
     assert raised.value is error
 
 
+class OneKindOfDataError(DataError):
+    """A part's own class below one that every rank knows."""
+
+
 def ranks_talk() -> None:
     with connect(device="cpu") as world:
         assert world.sum([1.0, world.rank]) == [2.0, 1.0]
@@ -58,6 +62,8 @@ def ranks_talk() -> None:
         agree(world, {"config": "same"})
         with pytest.raises(DataError, match=r"^rank 1: row 3 has no label$"):
             raise_together(world, DataError("row 3 has no label") if world.rank == 1 else None)
+        with pytest.raises(DataError, match=r"^rank 0: row 7 \(also on rank 1\)$"):
+            raise_together(world, OneKindOfDataError("row 7"))
         with pytest.raises(RankError, match=r"^rank 0: KeyError: 'x' \(also on rank 1\)$"):
             raise_together(world, KeyError("x"))
         with pytest.raises(RankError, match="config: rank 0 has lr 0, rank 1 has lr 1"):

@@ -88,6 +88,22 @@ def test_steps_are_those_of_transformers(tmp_path: Path) -> None:
     assert losses(Path(train(settings, progress=SilentProgress()).folder)) == pytest.approx(wanted, abs=1e-5)
 
 
+def test_an_image_has_the_tokens_of_what_its_processor_makes(tmp_path: Path) -> None:
+    """DINOv2's published configs say images of 518 pixels, and their processors make 224: 257 tokens, not 1,370."""
+    from modelzoo.models.dinov2 import Dinov2, Dinov2Config
+    from modelzoo.training.preparation import prepare
+
+    sizes = {"image_size": (56, 56), "patch_size": (14, 14)}
+    config = Dinov2Config(hidden_size=16, num_layers=2, num_heads=2, width_ratio=2, **sizes)
+    Dinov2.from_config(config, "base").save_pretrained(tmp_path / "model")
+    transformers.ViTImageProcessorPil(size={"height": 28, "width": 42}).save_pretrained(tmp_path / "model")
+    image_folder(tmp_path / "images" / "train", 6)
+    image_folder(tmp_path / "images" / "val", 3, seed=1)
+    prepared = prepare(settings_for(tmp_path))
+    assert set(prepared.train.lengths) == {2 * 3 + 1}
+    assert prepared.train.report.longest == 7
+
+
 def test_two_ranks_and_a_resumed_run_are_as_one_process(tmp_path: Path) -> None:
     start(str(tmp_path), "one")
     run_distributed(start, 2, str(tmp_path), "two")

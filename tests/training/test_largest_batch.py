@@ -6,7 +6,7 @@ import pytest
 import torch
 from distributed import run_distributed
 from safetensors.torch import load_file
-from tiny_runs import rows, settings_for, write_rows
+from tiny_runs import Notes, rows, settings_for, write_rows
 
 from modelzoo.data import BatchStream
 from modelzoo.errors import OutOfMemoryError
@@ -14,18 +14,6 @@ from modelzoo.models.bert import Bert
 from modelzoo.report import read_records
 from modelzoo.training import SilentProgress, loop, train
 from modelzoo.training.largest_batch import Largest, find_largest
-
-
-class Noted(SilentProgress):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.steps: list[int] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def step(self, report) -> None:
-        self.steps.append(report.step)
 
 
 def records_of(folder) -> list[dict]:
@@ -55,7 +43,7 @@ def test_a_run_whose_largest_batch_does_not_fit_ends_after_its_first_step(tmp_pa
     place = int(order_of([9] * 22, settings_for(tmp_path))[13])
     settings = with_one_long_row(tmp_path, place)
     monkeypatch.setattr(Bert, "forward", narrow_forward(70))
-    progress = Noted()
+    progress = Notes()
     message = r"step 4, the largest to come: memory ran out; its largest micro-batch is 4 x "
     with pytest.raises(OutOfMemoryError, match=message) as raised:
         train(settings, progress=progress)
@@ -65,9 +53,9 @@ def test_a_run_whose_largest_batch_does_not_fit_ends_after_its_first_step(tmp_pa
 
 def test_it_is_said_and_changes_nothing(tmp_path, monkeypatch):
     settings = with_one_long_row(tmp_path, int(order_of([9] * 22, settings_for(tmp_path))[13]))
-    progress = Noted()
+    progress = Notes()
     looked = train(settings, progress=progress)
-    assert any("the largest batch to come" in note and "fits" in note for note in progress.notes), progress.notes
+    assert any("the largest batch to come" in note and "fits" in note for note in progress.lines), progress.lines
     monkeypatch.setattr(loop, "find_largest", lambda *arguments, **options: None)
     plain = train(settings, progress=SilentProgress())
     assert records_of(looked.folder) == records_of(plain.folder)

@@ -1,38 +1,15 @@
 """Rows are made ready before processes meet, in this process alone, and a run from local files talks to nobody."""
 
 import socket
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
+from audited import audited
 from tiny_runs import settings_for
 
 from modelzoo.training import SilentProgress, runs, train
 from modelzoo.training.preparation import prepare
 
 STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen", "os.system", "os.exec"}
-_STARTED: list[str] | None = None
-
-
-def _record(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in STARTS and _STARTED is not None:
-        _STARTED.append(event)
-
-
-@contextmanager
-def started_processes() -> Iterator[list[str]]:
-    """Collect the ways in which Python starts processes."""
-    global _STARTED
-    if not getattr(sys, "_modelzoo_start_hook", False):
-        sys.addaudithook(_record)
-        sys._modelzoo_start_hook = True  # type: ignore[attr-defined]  # a hook cannot be removed: add it once
-    _STARTED = []
-    try:
-        yield _STARTED
-    finally:
-        _STARTED = None
 
 
 def test_rows_are_ready_before_processes_meet(tmp_path, monkeypatch):
@@ -50,7 +27,7 @@ def test_rows_are_ready_before_processes_meet(tmp_path, monkeypatch):
 
 def test_tokenizing_starts_no_process(tmp_path):
     settings = settings_for(tmp_path)
-    with started_processes() as started:
+    with audited(STARTS) as started:
         assert len(prepare(settings).train) == 22
     assert started == []
 

@@ -6,36 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
+from adapter_runs import WEIGHTS, assert_equal_in_peft, assert_equal_tensors, start, stopped_and_resumed, with_adapter
 from distributed import run_distributed
-from peft import PeftModel
 from safetensors.torch import load_file
 from test_runs import StopAt
 from test_runs_ranks import close_enough
 from test_runs_tiers import everything_on_disk, memory_of  # noqa: F401  # a fixture
-from tiny_runs import settings_for
+from tiny_runs import Notes, settings_for
 
 import modelzoo
-from modelzoo.config import RunSettings
 from modelzoo.errors import CheckpointError, ConfigError
 from modelzoo.models.adapted import write_merged, write_peft
 from modelzoo.training import SilentProgress, adapting, evaluate, predict, resume, runs, train
 from modelzoo.verification import verify
-
-WEIGHTS = "final/adapter_model.safetensors"
-
-
-class Notes(SilentProgress):
-    def __init__(self) -> None:
-        self.text = ""
-
-    def note(self, text: str) -> None:
-        self.text += f"{text}\n"
-
-
-def with_adapter(folder: Path, method: str = "lora", **changes: Any) -> RunSettings:
-    adapter = {"adapter__method": method, "adapter__r": 4, "adapter__train_also": ["pooler"]}
-    return settings_for(folder, **{"optimizer__lr": 1e-2, **adapter, **changes})
 
 
 @pytest.mark.parametrize("method", ["lora", "dora"])
@@ -49,13 +32,7 @@ def test_a_run_gives_a_folder_that_peft_loads_with_equal_scores(tmp_path: Path, 
     ours = modelzoo.from_pretrained(final)
     assert ours.task == "classification"
     assert ours.config.label_names == ("false", "true")
-    base = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "model")
-    theirs = PeftModel.from_pretrained(base, final).eval()
-    batch = {
-        "input_ids": torch.tensor([[2, 6, 7, 8, 3], [2, 9, 10, 3, 0]]),
-        "attention_mask": torch.tensor([[1] * 5, [1] * 4 + [0]]),
-    }
-    torch.testing.assert_close(ours(**batch).logits, theirs(**batch).logits, rtol=0, atol=1e-5)
+    assert_equal_in_peft(final, tmp_path / "model")
 
 
 def test_the_run_says_what_is_trained_counted_from_whole_tensors(tmp_path: Path) -> None:
@@ -71,14 +48,10 @@ def test_the_run_says_what_is_trained_counted_from_whole_tensors(tmp_path: Path)
 
 def test_states_leave_the_base_out_and_resuming_is_exact(tmp_path: Path) -> None:
     whole = train(with_adapter(tmp_path), progress=SilentProgress())
-    stopped = train(with_adapter(tmp_path), progress=StopAt(7))
-    saved = load_file(stopped.folder / "checkpoints" / "step-7" / "model.safetensors")
+    done, saved = stopped_and_resumed(with_adapter(tmp_path))
     assert saved
     assert all(".adapter." in name or name.startswith(("head.", "pooler.")) for name in saved)
-    done = resume(stopped.folder, progress=SilentProgress())
-    ours, theirs = load_file(done.folder / WEIGHTS), load_file(whole.folder / WEIGHTS)
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert_equal_tensors(done.folder / WEIGHTS, whole.folder / WEIGHTS)
 
 
 def test_a_base_that_changed_since_is_refused(tmp_path: Path) -> None:
@@ -106,8 +79,7 @@ def test_a_run_is_evaluated_predicted_with_merged_and_written_again(tmp_path: Pa
     assert after[0]["label"] == before[0]["label"]
     assert after[0]["probability"] == pytest.approx(before[0]["probability"], abs=1e-6)
     again = write_peft(result.folder / "final", tmp_path / "peft")
-    ours, theirs = load_file(again / "adapter_model.safetensors"), load_file(result.folder / WEIGHTS)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert_equal_tensors(again / "adapter_model.safetensors", result.folder / WEIGHTS)
     assert json.loads((again / "adapter_config.json").read_text()) == json.loads(
         (result.folder / "final/adapter_config.json").read_text()
     )
@@ -142,8 +114,7 @@ def test_a_frozen_base_is_kept_in_the_precision_that_it_computes_in(tmp_path: Pa
     whole = run("whole")
     assert set(loaded["half"].values()) == {torch.bfloat16}
     assert set(loaded["whole"].values()) == {torch.float32}
-    ours, theirs = load_file(half / WEIGHTS), load_file(whole / WEIGHTS)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert_equal_tensors(half / WEIGHTS, whole / WEIGHTS)
 
 
 def test_a_missing_base_is_named(tmp_path: Path) -> None:
@@ -173,30 +144,14 @@ def test_biases_alone_give_a_whole_model(tmp_path: Path) -> None:
 def test_a_base_on_disk_gives_the_same_adapter(tmp_path: Path) -> None:
     plain = train(with_adapter(tmp_path), progress=SilentProgress())
     tiered = train(with_adapter(tmp_path, **memory_of(tmp_path)), progress=SilentProgress())
-    ours, theirs = load_file(tiered.folder / WEIGHTS), load_file(plain.folder / WEIGHTS)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert_equal_tensors(tiered.folder / WEIGHTS, plain.folder / WEIGHTS)
 
 
 @pytest.mark.parametrize("recompute", ["blocks", "selective"])
 def test_blocks_that_are_computed_twice_train_the_same_adapter(tmp_path: Path, recompute: str) -> None:
     plain = train(with_adapter(tmp_path), progress=SilentProgress())
     twice = train(with_adapter(tmp_path, parallel__recompute=recompute), progress=SilentProgress())
-    ours, theirs = load_file(twice.folder / WEIGHTS), load_file(plain.folder / WEIGHTS)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-def start(folder: str, name: str, method: str, layout: dict[str, Any]) -> None:
-    changes = {
-        "model__dropout": 0.0,
-        "train__micro_batch_size": 2,
-        "optimizer__lr": 1e-4,
-        "output__name": name,
-        "train__epochs": 1.0,
-    }
-    train(with_adapter(Path(folder), method, **changes, **layout), progress=(notes := Notes()))
-    if notes.text:
-        told = next(line for line in notes.text.splitlines() if line.startswith("trainable"))
-        (Path(folder) / f"{name}.txt").write_text(told)
+    assert_equal_tensors(twice.folder / WEIGHTS, plain.folder / WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +168,5 @@ def test_two_ranks_train_the_adapter_of_one_process(tmp_path: Path, method: str,
     run_distributed(start, 2, str(tmp_path), "two", method, layout)
     one, two = tmp_path / "runs" / "one-001", tmp_path / "runs" / "two-001"
     close_enough(two / "metrics.jsonl", one / "metrics.jsonl")
-    ours, theirs = load_file(two / WEIGHTS), load_file(one / WEIGHTS)
-    assert list(ours) == list(theirs)
-    for name in theirs:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-6)
+    assert_equal_tensors(two / WEIGHTS, one / WEIGHTS, atol=1e-6)
     assert (tmp_path / "two.txt").read_text() == (tmp_path / "one.txt").read_text()

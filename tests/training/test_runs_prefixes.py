@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from adapter_runs import WEIGHTS, assert_equal_tensors, stopped_and_resumed
 from distributed import run_distributed
 from safetensors.torch import load_file
-from test_runs import StopAt
-from test_runs_adapters import WEIGHTS, Notes
 from test_runs_ranks import close_enough
 from test_runs_tiers import everything_on_disk, memory_of  # noqa: F401  # a fixture
 from tiny_language_runs import language_settings
+from tiny_runs import Notes
 
 import modelzoo
 from modelzoo.config import RunSettings
@@ -20,7 +20,7 @@ from modelzoo.errors import ConfigError
 from modelzoo.generation import generate
 from modelzoo.models.adapted import write_merged, write_peft
 from modelzoo.plan import plan_training
-from modelzoo.training import SilentProgress, predict, resume, train
+from modelzoo.training import SilentProgress, predict, train
 
 PREFIX = {"adapter__method": "prefix", "adapter__num_virtual_tokens": 4, "optimizer__lr": 1e-2}
 
@@ -51,8 +51,7 @@ def test_language_models_learn_a_prefix_and_write_behind_it(tmp_path: Path, task
     assert predict(result.folder, rows * 2)
     assert len(written.new_ids[0]) <= 3
     again = write_peft(final, tmp_path / "peft")
-    first, second = load_file(again / "adapter_model.safetensors"), load_file(result.folder / WEIGHTS)
-    assert all(torch.equal(first[name], second[name]) for name in second)
+    assert_equal_tensors(again / "adapter_model.safetensors", result.folder / WEIGHTS)
     with pytest.raises(
         ConfigError, match=r"keys and values stand before those of every attention.*keep the adapter beside its base"
     ):
@@ -63,10 +62,9 @@ def test_language_models_learn_a_prefix_and_write_behind_it(tmp_path: Path, task
 def test_every_way_gives_the_same_values_and_resuming_is_exact(tmp_path: Path) -> None:
     options = {"adapter__prefix_projection": True}
     whole = load_file(train(with_prefix(tmp_path, **options), progress=SilentProgress()).folder / WEIGHTS)
-    stopped = train(with_prefix(tmp_path, **options), progress=StopAt(5))
-    saved = load_file(stopped.folder / "checkpoints" / "step-5" / "model.safetensors")
-    assert set(saved) == {f"decoder.adapter.{name}" for name in ("vectors", "inner", "inner_bias", "outer", "outer_bias")}
-    others = [resume(stopped.folder, progress=SilentProgress())]
+    resumed, saved = stopped_and_resumed(with_prefix(tmp_path, **options), step=5)
+    assert saved == {f"decoder.adapter.{name}" for name in ("vectors", "inner", "inner_bias", "outer", "outer_bias")}
+    others = [resumed]
     for changes in (memory_of(tmp_path), {"parallel__recompute": "blocks"}):
         others.append(train(with_prefix(tmp_path, **options, **changes), progress=SilentProgress()))
     for other in others:

@@ -4,17 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
+from adapter_runs import WEIGHTS, assert_equal_in_peft, assert_equal_tensors, start, stopped_and_resumed, with_adapter
 from distributed import run_distributed
-from peft import PeftModel
 from safetensors.torch import load_file
-from test_runs import StopAt
-from test_runs_adapters import WEIGHTS, Notes, start, with_adapter
 from test_runs_ranks import close_enough
 from test_runs_tiers import everything_on_disk, memory_of  # noqa: F401  # a fixture
 from tiny_language_runs import language_settings
-from tiny_runs import settings_for
+from tiny_runs import Notes, settings_for
 
 import modelzoo
 from modelzoo.data import load_tokenizer
@@ -22,7 +18,7 @@ from modelzoo.errors import ConfigError
 from modelzoo.generation import generate
 from modelzoo.models.adapted import write_merged, write_peft
 from modelzoo.plan import plan_training
-from modelzoo.training import SilentProgress, evaluate, predict, resume, train
+from modelzoo.training import SilentProgress, evaluate, predict, train
 
 TOKENS = {"adapter__num_virtual_tokens": 5}
 
@@ -37,20 +33,12 @@ def test_a_run_gives_a_folder_that_peft_loads_with_equal_scores(tmp_path: Path) 
         *(f"base_model.{name}" for name in ("classifier.weight", "classifier.bias")),
         *(f"base_model.bert.pooler.dense.{name}" for name in ("weight", "bias")),
     }
-    ours = modelzoo.from_pretrained(final)
-    base = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "model")
-    theirs = PeftModel.from_pretrained(base, final).eval()
-    batch = {
-        "input_ids": torch.tensor([[2, 6, 7, 8, 3], [2, 9, 10, 3, 0]]),
-        "attention_mask": torch.tensor([[1] * 5, [1] * 4 + [0]]),
-    }
-    torch.testing.assert_close(ours(**batch).logits, theirs(**batch).logits, rtol=0, atol=1e-5)
+    assert_equal_in_peft(final, tmp_path / "model")
     found = evaluate(result.folder)
     assert found["loss"] == pytest.approx(result.history[-1 if result.best_step == result.step else 0]["loss"], abs=1e-5)
     assert predict(result.folder, [{"question": "is cat", "passage": "the cat sat"}])[0]["label"] in ("true", "false")
     again = write_peft(final, tmp_path / "peft")
-    first, second = load_file(again / "adapter_model.safetensors"), load_file(result.folder / WEIGHTS)
-    assert all(torch.equal(first[name], second[name]) for name in second)
+    assert_equal_tensors(again / "adapter_model.safetensors", result.folder / WEIGHTS)
     with pytest.raises(ConfigError, match=r"virtual tokens stand before every text.*keep the adapter beside its base"):
         write_merged(final, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
@@ -58,13 +46,9 @@ def test_a_run_gives_a_folder_that_peft_loads_with_equal_scores(tmp_path: Path) 
 
 def test_states_leave_the_base_out_and_resuming_is_exact(tmp_path: Path) -> None:
     whole = train(with_adapter(tmp_path, "prompt", **TOKENS), progress=SilentProgress())
-    stopped = train(with_adapter(tmp_path, "prompt", **TOKENS), progress=StopAt(7))
-    saved = load_file(stopped.folder / "checkpoints" / "step-7" / "model.safetensors")
-    assert set(saved) == {"embeddings.token.adapter.vectors", *(name for name in saved if name.startswith(("head.", "pooler.")))}
-    done = resume(stopped.folder, progress=SilentProgress())
-    ours, theirs = load_file(done.folder / WEIGHTS), load_file(whole.folder / WEIGHTS)
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    done, saved = stopped_and_resumed(with_adapter(tmp_path, "prompt", **TOKENS))
+    assert saved == {"embeddings.token.adapter.vectors", *(name for name in saved if name.startswith(("head.", "pooler.")))}
+    assert_equal_tensors(done.folder / WEIGHTS, whole.folder / WEIGHTS)
 
 
 @pytest.mark.usefixtures("everything_on_disk")
@@ -72,8 +56,7 @@ def test_a_base_on_disk_and_blocks_computed_twice_give_the_same(tmp_path: Path) 
     plain = train(with_adapter(tmp_path, "prompt", **TOKENS), progress=SilentProgress())
     for changes in (memory_of(tmp_path), {"parallel__recompute": "blocks"}):
         other = train(with_adapter(tmp_path, "prompt", **TOKENS, **changes), progress=SilentProgress())
-        ours, theirs = load_file(other.folder / WEIGHTS), load_file(plain.folder / WEIGHTS)
-        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        assert_equal_tensors(other.folder / WEIGHTS, plain.folder / WEIGHTS)
 
 
 @pytest.mark.parametrize("layout", [{"parallel__zero": 3}, {"parallel__tensor": 2}])
@@ -83,10 +66,7 @@ def test_two_ranks_train_the_prompt_of_one_process(tmp_path: Path, layout: dict[
     run_distributed(start, 2, str(tmp_path), "two", "prompt", layout)
     one, two = tmp_path / "runs" / "one-001", tmp_path / "runs" / "two-001"
     close_enough(two / "metrics.jsonl", one / "metrics.jsonl")
-    ours, theirs = load_file(two / WEIGHTS), load_file(one / WEIGHTS)
-    assert list(ours) == list(theirs)
-    for name in theirs:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-6)
+    assert_equal_tensors(two / WEIGHTS, one / WEIGHTS, atol=1e-6)
 
 
 def test_texts_leave_room_for_the_prompt_and_the_plan_counts_it(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from adapter_runs import WEIGHTS, assert_equal_tensors
 from distributed import run_distributed
 from peft import PeftModel
 from safetensors.torch import load_file
 from test_runs import StopAt
-from test_runs_adapters import WEIGHTS, Notes
 from tiny_language_runs import language_settings
+from tiny_runs import Notes
 from transformers import GPT2LMHeadModel
 
 import modelzoo
@@ -69,10 +70,9 @@ def test_resuming_and_computing_twice_are_exact(tmp_path: Path) -> None:
     whole = train(with_base(tmp_path, "int8"), progress=SilentProgress())
     stopped = train(with_base(tmp_path, "int8"), progress=StopAt(7))
     done = resume(stopped.folder, progress=SilentProgress())
-    ours, theirs = load_file(done.folder / WEIGHTS), load_file(whole.folder / WEIGHTS)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert_equal_tensors(done.folder / WEIGHTS, whole.folder / WEIGHTS)
     again = train(with_base(tmp_path, "int8", parallel__recompute="blocks"), progress=SilentProgress())
-    assert all(torch.equal(value, theirs[name]) for name, value in load_file(again.folder / WEIGHTS).items())
+    assert_equal_tensors(again.folder / WEIGHTS, whole.folder / WEIGHTS)
 
 
 @pytest.mark.parametrize("layout", [{"parallel__zero": 3}, {"parallel__zero": 1}])

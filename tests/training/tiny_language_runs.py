@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tiny_runs import run_settings, write_rows
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from modelzoo.config import RunSettings
@@ -88,11 +89,6 @@ def chat_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
     return rows
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def language_settings(folder: Path, task: str, make: Any = None, **changes: Any) -> RunSettings:
     """Settings of a run in `folder`, which gets a model and data on the first call; changes as `train__batch_size=4`."""
     is_causal = task == "causal_lm"
@@ -101,18 +97,4 @@ def language_settings(folder: Path, task: str, make: Any = None, **changes: Any)
         (gpt2_folder if is_causal else t5_folder)(folder / "model")
         write_rows(folder / "train.jsonl", make(22))
         write_rows(folder / "validation.jsonl", make(9, seed=1))
-    values: dict[str, Any] = {
-        "recipe": "tiny",
-        "model": {"name": str(folder / "model"), "task": task},
-        "data": {"train": str(folder / "train.jsonl"), "validation": str(folder / "validation.jsonl"), "max_length": 48},
-        "train": {"epochs": 2.0, "batch_size": 4, "seed": 7},
-        "optimizer": {"lr": 1e-2},
-        "schedule": {"warmup": 0.1},
-        "evaluation": {"every": "1ep", "batch_tokens": 64},
-        "checkpoint": {"every": 5, "keep_last": 20},
-        "output": {"folder": str(folder / "runs")},
-    }
-    for key, value in changes.items():
-        section, _, name = key.partition("__")
-        values.setdefault(section, {})[name] = value
-    return RunSettings.model_validate(values)
+    return run_settings(folder, task, 48, changes)

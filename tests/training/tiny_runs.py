@@ -9,6 +9,7 @@ import torch
 
 from modelzoo.config import RunSettings
 from modelzoo.models.bert import Bert, BertConfig
+from modelzoo.training import SilentProgress, StepReport
 
 WORDS = ["the", "cat", "dog", "mat", "sat", "ran", "on", "is", "red", "blue", "who", "what", "true", "false", "not", "fast"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -49,19 +50,46 @@ def write_rows(path: Path, some: list[dict[str, Any]]) -> Path:
     return path
 
 
+class Notes(SilentProgress):
+    """Keeps what a run says of itself."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.steps: list[int] = []
+        self.is_closed = False
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+    def step(self, report: StepReport) -> None:
+        self.steps.append(report.step)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 def settings_for(folder: Path, **changes: Any) -> RunSettings:
     """Settings of a run in `folder`, which gets a model and data on the first call; changes as `train__batch_size=4`."""
     if not (folder / "model").exists():
         model_folder(folder / "model")
         write_rows(folder / "train.jsonl", rows(22))
         write_rows(folder / "validation.jsonl", rows(9, seed=1))
+    return run_settings(folder, "classification", 32, changes)
+
+
+def run_settings(folder: Path, task: str, max_length: int, changes: dict[str, Any]) -> RunSettings:
+    """Settings of a run of a few steps on the model and the data of a folder; changes as `train__batch_size`."""
     values: dict[str, Any] = {
         "recipe": "tiny",
-        "model": {"name": str(folder / "model"), "task": "classification"},
+        "model": {"name": str(folder / "model"), "task": task},
         "data": {
             "train": str(folder / "train.jsonl"),
             "validation": str(folder / "validation.jsonl"),
-            "max_length": 32,
+            "max_length": max_length,
         },
         "train": {"epochs": 2.0, "batch_size": 4, "seed": 7},
         "optimizer": {"lr": 1e-2},

@@ -121,6 +121,17 @@ def _label(value: Any, column: str, choices: Sequence[str]) -> int:
     raise ValueError(f"expected the number (0 to {len(choices) - 1}) or text of a choice in column {column!r}, found {show(value)}")
 
 
+def _counts(rows: Sequence[ChoiceRow]) -> dict[str, int]:
+    """Return how often each choice is right, by its name; nothing where rows have choices of their own, or no labels."""
+    names = rows[0].names
+    if any(row.names != names or row.label is None for row in rows):
+        return {}
+    found = [0] * len(names)
+    for row in rows:
+        found[row.label or 0] += 1
+    return {name.strip(): count for name, count in zip(names, found, strict=True)}
+
+
 def read_groups(rows: Rows, columns: Mapping[str, str]) -> list[str] | None:
     """Return what rows that are judged together share, or None where rows are judged one by one.
 
@@ -136,7 +147,7 @@ def _encode(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRo
     some = read_choices(rows, columns, source=recipe.source, labelled=recipe.labelled)
     texts = [row.prompt for row in some for _ in row.choices]
     pairs = recipe.tokenizer.encode(texts, [choice for row in some for choice in row.choices], recipe.max_length, recipe.truncation)
-    result = EncodedRows(encodings=[], parts=[])
+    result = EncodedRows(encodings=[], parts=[], choice_counts=_counts(some))
     start = 0
     for number, row in enumerate(some):
         own = pairs[start : start + len(row.choices)]
@@ -191,7 +202,9 @@ def with_choices(spec: TaskSpec, prompt: str, completion: str) -> TaskSpec:
         if "choices" not in columns:
             return spec.encode(rows, columns, recipe)
         some = read_choices(rows, columns, source=recipe.source)
-        return written([(row, one.prompt, one.choices[one.label or 0]) for row, one in enumerate(some)], recipe)
+        encoded = written([(row, one.prompt, one.choices[one.label or 0]) for row, one in enumerate(some)], recipe)
+        encoded.choice_counts = _counts(some)
+        return encoded
 
     def candidates(rows: Rows, columns: Mapping[str, str], recipe: Recipe) -> EncodedRows:
         some = read_choices(rows, columns, source=recipe.source, labelled=recipe.labelled)

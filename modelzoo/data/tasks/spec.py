@@ -61,6 +61,8 @@ class EncodedRows:
     """Makes the items anew in each epoch; None where they are what was encoded."""
     label_names: tuple[str, ...] = ()
     """Names of the labels by id."""
+    choice_counts: dict[str, int] = field(default_factory=dict)
+    """How often each choice is right, where all rows have the same ones."""
     lost_targets: int = 0
     """Targets that truncation or the tokenizer removed."""
     empty_rows: list[int] = field(default_factory=list)

@@ -95,7 +95,7 @@ def evaluate(
     batch_tokens: int = 8192,
     max_rows: int | None = None,
     max_new_tokens: int | None = None,
-    on_rows: Callable[[str], None] | None = None,
+    on_rows: Callable[[str, Samples], None] | None = None,
 ) -> dict[str, float]:
     """Return the metrics of a model on rows of your own. Under torchrun the processes share the rows.
 
@@ -110,7 +110,7 @@ def evaluate(
         max_rows: Only the first rows; None for all.
         max_new_tokens: Most tokens that a language model writes for each row, to be compared with its target; None for those of
             the run, or for nothing to be written.
-        on_rows: Told on the first process, before the model runs, what the rows are: name, number, lengths, labels.
+        on_rows: Told on the first process, before the model runs, what the rows are called and what became of them.
 
     Returns:
         The metrics of the task, its loss, and, where there are labels, `majority`: the accuracy of always answering the commonest.
@@ -122,7 +122,7 @@ def evaluate(
         if opened.reads_images:
             images = image_dataset(some, model, opened.folder, source=source)
             if on_rows is not None and world.is_main:
-                on_rows(f"{_named(source, rows)}: {images.describe()}")
+                on_rows(_named(source, rows), images)
             values = measure(model.to(world.device), EvaluationSet("rows", images, some, {}, batch_tokens), world)
             return {**values, "majority": images.report.majority_share or 0.0}
         opened.require_texts(some, columns, source)
@@ -135,7 +135,7 @@ def evaluate(
         elif dataset.form == "choice":
             choosing = choosing_set(some, recipe, limits_of(model), batch_tokens=batch_tokens, vocab_size=scored_size(model))
         if on_rows is not None and world.is_main:
-            on_rows(f"{_named(source, rows)}: {dataset.describe()}")
+            on_rows(_named(source, rows), dataset)
         samples = EvaluationSet("rows", dataset, some, recipe.columns or {}, batch_tokens, scored_size(model), writing, choosing)
         values = measure(model.to(world.device), samples, world)
     majority = dataset.report.majority_share

@@ -31,6 +31,8 @@ def put_together(tiers: Tiers) -> int:
             total += sum(whole.untyped_storage().nbytes() for whole in each.all_gather_outputs)
             gradient = getattr(each, "_unsharded_param", None)
             total += gradient.grad.nbytes if gradient is not None and gradient.grad is not None else 0
+            added = each.unsharded_accumulated_grad
+            total += added.nbytes if added is not None else 0
         if unit is tiers.units[0]:
             total += sum(state.reduce_scatter_input.nbytes for state in group.comm_ctx.reduce_scatter_states)
     return total
@@ -64,14 +66,14 @@ class Watch:
         self.most = max(self.most, found.total - found.scratch + put_together(tiers) + more)
 
 
-@pytest.mark.parametrize("when", ["step", "deferred", "in_backward"])
+@pytest.mark.parametrize(("when", "accumulation"), [("step", 1), ("step", 4), ("deferred", 1), ("deferred", 4), ("in_backward", 1)])
 @pytest.mark.parametrize("layout", ["0%", "25%", "60%"])
 @pytest.mark.parametrize("sharded", [False, True])
 def test_the_budget_holds_at_every_moment(
-    layout: str, when: str, sharded: bool, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: str, when: str, accumulation: int, sharded: bool, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Watch(monkeypatch)
-    plan = Plan(model="cpm1", layout=layout, when=when, clip=None, sharded=sharded)
+    plan = Plan(model="cpm1", layout=layout, when=when, accumulation=accumulation, clip=None, sharded=sharded)
     with laid_out(plan, world, tmp_path) as (model, optimizer, tiers):
         for step in range(3):
             take(model, optimizer, plan, world, step)
@@ -174,7 +176,7 @@ def on_ranks(folder: str) -> None:
     with connect(device="cpu") as world, pytest.MonkeyPatch.context() as monkeypatch:
         for zero in (0, 3):
             watch = Watch(monkeypatch)
-            plan = Plan(model="bert", layout="0%", when="deferred", parallel={"zero": zero})
+            plan = Plan(model="bert", layout="0%", when="deferred", accumulation=2, parallel={"zero": zero})
             with laid_out(plan, world, Path(folder)) as (model, optimizer, tiers):
                 for step in range(2):
                     take(model, optimizer, plan, world, step)

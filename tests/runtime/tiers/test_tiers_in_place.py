@@ -199,9 +199,7 @@ def test_glibc_keeps_freed_memory_only_where_the_budget_has_room(
     assert attach._hold_heap(on_disk, budget, 20) is None
 
 
-def test_freed_memory_is_given_back_when_the_budget_is_near(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_freed_memory_is_given_back_when_the_budget_is_near(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     for name in ("give_back_at_once", "trim_heap"):
         monkeypatch.setattr(engine, name, lambda name=name: called.append(name))
