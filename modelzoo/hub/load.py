@@ -193,7 +193,7 @@ def _target_dtype(fit: Match, checkpoint: Checkpoint, dtype: torch.dtype | Liter
 def _read_all(
     checkpoint: Checkpoint, fit: Match, places: Mapping[str, Slot], target: torch.dtype
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Read every tensor: what is filled in place is filled at once, the others are returned; values that are not finite are reported."""
+    """Read every tensor: what is filled in place is filled at once, the others are returned; values not finite are reported."""
     values: dict[str, Tensor] = {}
     problems: list[str] = []
     for group, keys in fit.reads:

@@ -1,8 +1,8 @@
 """One process: a plain model whose blocks compute on the slots themselves, one block at a time, without a copy.
 
-A parameter of a block that lives in a lower tier has values while its block is at work: its `data` is then a part of the block's slot,
-and NaN that takes no memory otherwise. The block at work is the one that a forward or a backward asked for last. What autograd saves
-of a slot for the backward is its place in the block, so that another slot may hold the block by then.
+A parameter that lives in a lower tier has values while its block is at work: its `data` is then a part of the block's slot, and NaN
+that takes no memory otherwise. The block at work is the one that a forward or a backward asked for last. What autograd saves of a
+slot for the backward is its place in the block, so that another slot may hold the block by then.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from modelzoo.runtime.tiers.ring import Ring
 from modelzoo.runtime.tiers.slots import Slot

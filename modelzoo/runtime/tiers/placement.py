@@ -2,14 +2,14 @@
 
 A step takes beside the homes, with U values in the largest block and R in no block:
 
-On one process (`InPlace`) blocks compute on the slots. There are the gradients of the block at work, U; those of what is in no block,
-R, of which a part waits during the whole backward (tied embeddings have their scores' first); and a second one that is added to the
-first, R, while no block is at work.
+On one process (`InPlace`) blocks compute on the slots. There are the gradients of the block at work, U; those of what is in no
+block, R, of which a part waits during the whole backward (tied embeddings have their scores' first); and a second one that is added
+to the first, R, while no block is at work.
 
-Sharded, by what `fully_shard` of torch 2.13 does, there are while a block's backward runs its whole parameters, U, its gradients, U,
-and the buffer of the block before, which is let go when the next reduction begins, U; on many ranks also the next block on its way,
-U. When its gradients are reduced, its whole parameters are gone; there are they and the buffer, then the buffer, its result and their
-quotient, 3 U. What is in no block is whole during the whole step, R, and has gradients as above.
+Sharded, by what `fully_shard` of torch 2.13 does, there are while a block's backward runs its whole parameters, U, its gradients,
+U, and the buffer of the block before, which is let go when the next reduction begins, U; on many ranks also the next block on its
+way, U. When its gradients are reduced, its whole parameters are gone; there are they and the buffer, then the buffer, its result and
+their quotient, 3 U. What is in no block is whole during the whole step, R, and has gradients as above.
 """
 
 import heapq
@@ -47,8 +47,8 @@ SCRATCH_BYTES = (3 * WORKERS * SCRATCH_SETS * UPDATE_PIECE + (STAGING_BUFFERS + 
 """Of both moments and gradients in every thread, of gradients on their way to the disk, and of values from outside."""
 
 ROOMY_SHARE = 0.75
-"""Of a budget, what may be needed so that the rest is room for what glibc keeps: runs without a budget were up to 8 % over the plan,
-and with batches of changing shapes the demo, which is small, by 22 %."""
+"""Of a budget, what may be needed so that the rest is room for what glibc keeps: runs without a budget were up to 8 % over the
+plan, and with batches of changing shapes the demo, which is small, by 22 %."""
 
 When = Literal["step", "in_backward", "deferred"]
 Homes = tuple[Mapping[Kind, Home], ...]

@@ -74,7 +74,7 @@ def test_without_a_disk_the_advice_is_to_give_one(world: World) -> None:
 
 
 def test_a_model_that_was_not_prepared_is_refused(world: World) -> None:
-    with pytest.raises(ConfigError, match="GPT2: call modelzoo.runtime.prepare with for_tiers=True first"):
+    with pytest.raises(ConfigError, match=r"GPT2: call modelzoo\.runtime\.prepare with for_tiers=True first"):
         attach_tiers(build(PLAN), world, MemoryConfig(host="1GiB"))
 
 
