@@ -1,6 +1,6 @@
 """Which tensors of a PEFT file go where in a model: all of them are looked at before anything is changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
 from torch import Tensor, nn
@@ -9,8 +9,8 @@ from modelzoo.adapters.attach import Adaptable
 from modelzoo.adapters.lora import LowRankMap, LowRankTable
 from modelzoo.adapters.peft_file import AdapterFile
 from modelzoo.adapters.peft_names import Place, places
-from modelzoo.adapters.peft_prefix import PREFIX_TYPE, place_prefix, prefix_config
-from modelzoo.adapters.peft_prompts import PROMPT_TENSOR, PROMPT_TYPE, place_prompt, prompt_config
+from modelzoo.adapters.peft_prefix import PREFIX_TYPE, place_prefix
+from modelzoo.adapters.peft_prompts import PROMPT_TENSOR, PROMPT_TYPE, place_prompt
 from modelzoo.adapters.prefix import Prefix
 from modelzoo.adapters.virtual_tokens import VirtualTokens
 from modelzoo.config.adapter import AdapterConfig
@@ -24,6 +24,8 @@ from modelzoo.layers import Embedding, Linear
 __all__ = ["Plan"]
 
 _ENDS = ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
+_METHODS = {PROMPT_TYPE: "prompt", PREFIX_TYPE: "prefix"}
+"""PEFT's names of what stands before texts -> ours."""
 
 
 class Plan:
@@ -42,7 +44,7 @@ class Plan:
         self.values: dict[str, dict[str, Tensor]] = {}
         self.parts: dict[str, LowRankMap | LowRankTable | VirtualTokens | Prefix] = {}
         self.whole: dict[str, Tensor] = {}
-        is_before = file.values["peft_type"] in (PROMPT_TYPE, PREFIX_TYPE)
+        is_before = file.values["peft_type"] in _METHODS
         others = self._before_texts(facts) if is_before else self._changes(facts)
         self._trained_whole(facts.mapping, others)
 
@@ -169,14 +171,14 @@ class Plan:
     def config(self) -> AdapterConfig:
         """Return the file's settings as ours."""
         values, own = self._file.values, self._file.own.get("adapter")
-        if values["peft_type"] == PROMPT_TYPE:
-            whole = sorted({name.rpartition(".")[0] for name in self.whole if not name.startswith("head.")})
-            return prompt_config(values, own, tuple(whole))
-        if values["peft_type"] == PREFIX_TYPE:
-            return prefix_config(values, own, tuple(sorted({name.rpartition(".")[0] for name in self.whole})))
+        parts = tuple(sorted({name.rpartition(".")[0] for name in self.whole if not name.startswith("head.")}))
+        if values["peft_type"] in _METHODS:
+            # a prefix is in the file as keys and values, projected no more
+            fixed = {"num_virtual_tokens": values["num_virtual_tokens"], "prefix_projection": False, "base": None}
+            more = {"train_also": parts} if own is None else own
+            return AdapterConfig.model_validate({**more, **fixed, "method": _METHODS[values["peft_type"]]})
         if own is not None:
             return AdapterConfig.model_validate({**own, "method": "dora" if values.get("use_dora") else "lora", "base": None})
-        parts: Sequence[str] = sorted({name.rpartition(".")[0] for name in self.whole if not name.startswith("head.")})
         return AdapterConfig(
             method="dora" if values.get("use_dora") else "lora",
             r=int(values["r"]),
@@ -184,5 +186,5 @@ class Plan:
             dropout=float(values.get("lora_dropout") or 0.0),
             rank_stabilized=bool(values.get("use_rslora")),
             targets=tuple(self.parts),
-            train_also=tuple(parts),
+            train_also=parts,
         )

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from modelzoo.adapters.peft_prompts import PROMPT_TENSOR, config_problems
 from modelzoo.adapters.prefix import Prefix, find_stack, new_prefix, projected, sizes_of
-from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import ConfigError
 from modelzoo.hub.files import shown
 from modelzoo.sharded import full_tensor
 
-__all__ = ["PREFIX_TYPE", "place_prefix", "prefix_config", "prefix_problems", "written_prefix"]
+__all__ = ["PREFIX_TYPE", "place_prefix", "prefix_problems", "written_prefix"]
 
 PREFIX_TYPE = "PREFIX_TUNING"
 
@@ -90,16 +89,3 @@ def place_prefix(
         chosen = torch.tensor([2 * block % pairs for block in range(blocks)])
         given = given.view(count, pairs, 2 * width).index_select(1, chosen).flatten(1)
     return name, new_prefix(stack, count), given.contiguous(), []
-
-
-def prefix_config(values: Mapping[str, Any], own: Mapping[str, Any] | None, parts: tuple[str, ...]) -> AdapterConfig:
-    """Return a file's settings as ours; what it holds is not projected any more.
-
-    Args:
-        values: Of adapter_config.json.
-        own: Ours, where the file was written here.
-        parts: What is trained whole beside the prefix, heads left out.
-    """
-    more = {"train_also": parts} if own is None else own
-    fixed = {"method": "prefix", "num_virtual_tokens": values["num_virtual_tokens"], "prefix_projection": False, "base": None}
-    return AdapterConfig.model_validate({**more, **fixed})

@@ -6,11 +6,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from modelzoo.adapters.virtual_tokens import VirtualTokens, find_table
-from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import ConfigError
 from modelzoo.sharded import full_tensor
 
-__all__ = ["PROMPT_TENSOR", "PROMPT_TYPE", "config_problems", "place_prompt", "prompt_config", "written_prompt"]
+__all__ = ["PROMPT_TENSOR", "PROMPT_TYPE", "config_problems", "place_prompt", "written_prompt"]
 
 PROMPT_TYPE = "PROMPT_TUNING"
 PROMPT_TENSOR = "prompt_embeddings"
@@ -70,17 +69,3 @@ def place_prompt(
     if given is None or found != wanted:
         return name, None, None, [f"{PROMPT_TENSOR}: expected {wanted}, found {found}"]
     return name, VirtualTokens(count, table), given[:count].contiguous(), []
-
-
-def prompt_config(values: Mapping[str, Any], own: Mapping[str, Any] | None, parts: tuple[str, ...]) -> AdapterConfig:
-    """Return a file's settings as ours.
-
-    Args:
-        values: Of adapter_config.json.
-        own: Ours, where the file was written here.
-        parts: What is trained whole beside the vectors, heads left out.
-    """
-    more = {"train_also": parts} if own is None else own
-    return AdapterConfig.model_validate(
-        {**more, "method": "prompt", "num_virtual_tokens": values["num_virtual_tokens"], "base": None}
-    )

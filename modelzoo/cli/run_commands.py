@@ -80,21 +80,30 @@ def plot(
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    second: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of another run.")],
+    given: Runs,
     as_json: AsJson = False,
 ) -> None:
-    """Show two runs beside each other: settings that differ, whether the data were the same, and the numbers of both."""
+    """Show runs beside each other: settings that differ, whether the data were the same, and the numbers of all.
+
+    Of runs that differ in their seed alone also the mean and the standard deviation.
+
+    modelzoo compare runs/a-001 runs/a-002 runs/a-003
+    """
     from modelzoo.report import read_run
     from modelzoo.report.compare import compare_runs
 
-    found = compare_runs(read_run(first), read_run(second))
+    if len(given) < 2:
+        raise InputError(f"expected two runs or more to compare, found {given[0]}")
+    found = compare_runs([read_run(folder) for folder in given])
     if as_json:
         say_json(found.to_json())
         return
-    header = ["", *found.names]
-    say(columns([header, *(_metric_row(key, pair) for key, pair in found.metrics.items())]))
-    words = {True: "the same", False: "different", None: "in one of the two only"}
+    header = ["", *found.names, *(["mean +- deviation"] if found.spread else [])]
+    rows = [_metric_row(key, values) for key, values in found.metrics.items()]
+    if found.spread:
+        rows = [[*row, _spread_text(key, found.spread.get(key))] for row, key in zip(rows, found.metrics, strict=True)]
+    say(columns([header, *rows]))
+    words = {True: "the same", False: "different", None: "not in all of them"}
     say("\n" + columns([["data", ""], *([split, words[same]] for split, same in found.data.items())]))
     for title, pairs in (("settings that differ", found.settings), ("environment that differs", found.environment)):
         rows = [[key, *map(_shown, pair)] for key, pair in pairs.items()]
@@ -120,13 +129,20 @@ def _first_and_last(values: Sequence[float]) -> str:
     return f"{values[0]:.4g} to {values[-1]:.4g}"
 
 
-def _metric_row(name: str, pair: tuple[Any, Any]) -> list[str]:
-    """Return a figure of two runs; bytes as people read them."""
+def _spread_text(name: str, spread: tuple[float, float] | None) -> str:
+    if spread is None or name.endswith(" bytes"):
+        return ""
+    mean, deviation = spread
+    return f"{mean:.4g} +- {deviation:.2g}"
+
+
+def _metric_row(name: str, values: tuple[Any, ...]) -> list[str]:
+    """Return a figure of runs; bytes as people read them."""
     if not name.endswith(" bytes"):
-        return [name, *map(_shown, pair)]
+        return [name, *map(_shown, values)]
     from modelzoo.quantities import readable_size
 
-    return [f"{name.removesuffix(' bytes')} memory", *("" if size is None else readable_size(size) for size in pair)]
+    return [f"{name.removesuffix(' bytes')} memory", *("" if size is None else readable_size(size) for size in values)]
 
 
 def _shown(value: Any) -> str:

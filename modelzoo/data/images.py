@@ -1,7 +1,9 @@
 """Images for models that read pixels: what a checkpoint's own image processor makes of them."""
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,11 @@ def load_image_processor(folder: str | os.PathLike[str]) -> Callable[[Any], Tens
     path = Path(folder) / "preprocessor_config.json"
     if not path.is_file():
         raise DataError(f"{path}: expected the settings of an image processor, found no such file; copy it from the checkpoint")
-    from transformers import AutoImageProcessor
-
     try:
-        processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+        with _without_notes():
+            from transformers import AutoImageProcessor
+
+            processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, ImportError) as error:
         raise DataError(f"{path}: the image processor cannot be built: {error}") from error
 
@@ -42,3 +45,17 @@ def load_image_processor(folder: str | os.PathLike[str]) -> Callable[[Any], Tens
         return made["pixel_values"]
 
     return pixels
+
+
+@contextmanager
+def _without_notes() -> Iterator[None]:
+    """Keep out what torchao, where it is installed, says of its own files as transformers imports it."""
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

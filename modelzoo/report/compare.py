@@ -1,6 +1,7 @@
-"""Two runs beside each other: settings that differ, data, and numbers."""
+"""Runs beside each other: settings that differ, data, and numbers, with their spread where nothing but the seed differs."""
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,35 +13,47 @@ __all__ = ["Comparison", "compare_runs", "flat"]
 FREE = ("output.", "description", "recipe")
 """Settings that name places and runs."""
 DIFFERENT_ANYWAY = ("threads", "memory", "cores")
+SEED = "train.seed"
+COUNTS = ("step", "best step")
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What differs between two runs; each value is a pair, first run first, None where a run has none."""
+    """What differs between runs; each value has one entry a run, in their order, None where a run has none."""
 
-    names: tuple[str, str]
-    settings: dict[str, tuple[Any, Any]]
+    names: tuple[str, ...]
+    settings: dict[str, tuple[Any, ...]]
     """Only those that differ."""
-    metrics: dict[str, tuple[Any, Any]]
+    metrics: dict[str, tuple[Any, ...]]
     """All, of the best step of each run and of the whole run."""
     data: dict[str, bool | None]
     """Whether the model saw the same, by split; None where a run has no such split."""
-    environment: dict[str, tuple[Any, Any]]
+    environment: dict[str, tuple[Any, ...]]
     """Only what differs."""
+    spread: dict[str, tuple[float, float]]
+    """Mean and standard deviation (of a sample) of each figure, where the runs differ in their seed alone."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return asdict(self)
 
 
-def compare_runs(first: RunFiles, second: RunFiles) -> Comparison:
-    """Return what differs between two runs."""
+def compare_runs(runs: Sequence[RunFiles]) -> Comparison:
+    """Return what differs between runs.
+
+    Args:
+        runs: Two or more.
+    """
+    settings = _differing([flat(run.settings) for run in runs])
+    metrics = _beside([_numbers(run) for run in runs])
+    data = {split: _same_data(runs, split) for run in runs for split in run.data}
     return Comparison(
-        names=(first.name, second.name),
-        settings=_differing(flat(first.settings), flat(second.settings)),
-        metrics=_paired(_numbers(first), _numbers(second)),
-        data={split: _same_data(first, second, split) for split in {**first.data, **second.data}},
-        environment=_differing(flat(first.environment), flat(second.environment)),
+        names=tuple(run.name for run in runs),
+        settings=settings,
+        metrics=metrics,
+        data=data,
+        environment=_differing([flat(run.environment) for run in runs]),
+        spread=_spread(metrics) if set(settings) == {SEED} and all(data.values()) else {},
     )
 
 
@@ -55,20 +68,30 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    pairs = _paired(first, second)
+def _differing(of_runs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
     return {
-        key: pair for key, pair in pairs.items() if pair[0] != pair[1] and not key.startswith(FREE) and key not in DIFFERENT_ANYWAY
+        key: values
+        for key, values in _beside(of_runs).items()
+        if any(value != values[0] for value in values) and not key.startswith(FREE) and key not in DIFFERENT_ANYWAY
     }
 
 
-def _paired(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    return {key: (first.get(key), second.get(key)) for key in {**first, **second}}
+def _beside(of_runs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    keys = dict.fromkeys(key for values in of_runs for key in values)
+    return {key: tuple(values.get(key) for values in of_runs) for key in keys}
 
 
-def _same_data(first: RunFiles, second: RunFiles, split: str) -> bool | None:
-    prints = [dict(run.data.get(split) or {}).get("fingerprint") for run in (first, second)]
-    return None if None in prints else prints[0] == prints[1]
+def _spread(metrics: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[float, float]]:
+    return {
+        key: (statistics.mean(values), statistics.stdev(values))
+        for key, values in metrics.items()
+        if key not in COUNTS and all(isinstance(value, int | float) for value in values)
+    }
+
+
+def _same_data(runs: Sequence[RunFiles], split: str) -> bool | None:
+    prints = [dict(run.data.get(split) or {}).get("fingerprint") for run in runs]
+    return None if None in prints else len(set(prints)) == 1
 
 
 def _numbers(run: RunFiles) -> dict[str, Any]:

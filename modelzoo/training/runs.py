@@ -255,7 +255,7 @@ def _finish(job: Job, data: Prepared, world: World, directory: RunDirectory, pro
         progress.note(f"test     {metrics_text(test)}")
     best_text = "" if result.best_metric is None else f"   best {result.metric} {result.best_metric:.4f} (step {result.best_step})"
     if result.majority is not None and result.best_metric is not None:
-        best_text += f", always the commonest label {result.majority:.4f}"
+        best_text += f", always the commonest label{'' if result.metric == 'accuracy' else ': accuracy'} {result.majority:.4f}"
     progress.note(f"finished {counted(result.step, 'step')} in {time_text(result.seconds)}{best_text}")
     world.barrier()
     return result

@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +122,32 @@ def test_compare_shows_what_differs_and_whether_data_are_equal(folder: Path, cap
     out = capsys.readouterr().out
     assert "optimizer.lr" in out
     assert "different" in out
+
+
+def test_runs_of_several_seeds_have_a_mean_and_a_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [write_run(tmp_path / f"a-00{seed}", train__seed=seed) for seed in (1, 2, 3)]
+    accuracies = [0.81, 0.85, 0.86]
+    for run, accuracy in zip(runs, accuracies, strict=True):
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for line in lines:
+            if "evaluation" in line:
+                line["evaluation"]["accuracy"] = accuracy
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["compare", *map(str, runs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"] == {"train.seed": [1, 2, 3]}
+    assert found["metrics"]["eval accuracy"] == accuracies
+    assert found["spread"]["eval accuracy"] == pytest.approx([statistics.mean(accuracies), statistics.stdev(accuracies)])
+    assert not {"state", "step", "best step"} & set(found["spread"])
+    assert main(["compare", *map(str, runs)]) == 0
+    assert re.search(r"(?m)^ eval accuracy +0.81 +0.85 +0.86 +0.84 \+- 0.026$", capsys.readouterr().out)
+
+    other = write_run(tmp_path / "b-001", train__seed=4, optimizer__lr=1e-4)
+    assert main(["compare", *map(str, runs), str(other), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["spread"], found["settings"]["optimizer.lr"]) == ({}, [5e-5, 5e-5, 5e-5, 1e-4])
+    assert main(["compare", str(other)]) == 2
+    assert "expected two runs or more" in capsys.readouterr().err
 
 
 def test_looking_at_runs_loads_neither_torch_nor_transformers(folder: Path) -> None:

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,3 +29,11 @@ def test_a_missing_or_broken_processor_is_named(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "NoSuchProcessor"}')
     with pytest.raises(DataError, match=r"preprocessor_config.json: the image processor cannot be built"):
         load_image_processor(tmp_path)
+
+
+def test_what_other_libraries_say_as_they_are_imported_stays_out_of_the_output(tmp_path: Path) -> None:
+    """transformers imports torchao where it is installed, which complains of its own files."""
+    transformers.ViTImageProcessorPil(size={"height": 12, "width": 16}).save_pretrained(tmp_path)
+    asked = f"from modelzoo.data.images import load_image_processor; load_image_processor({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", asked], capture_output=True, text=True, timeout=120, check=True)
+    assert [line for line in done.stderr.splitlines() if "torchao" in line or "pytree" in line] == []
