@@ -99,7 +99,7 @@ def verify(
     if as_json:
         say_json({**dataclasses.asdict(found), "is_equal": found.is_equal})
     else:
-        say(f"{found.folder}: {found.reference} of transformers against ours, task {found.task}, float32")
+        say(f"{found.folder}: {found.reference} of transformers against modelzoo, task {found.task}, float32")
         rows = [[name, f"{difference:.2e}", f"values up to {found.sizes[name]:.3g}"] for name, difference in found.outputs.items()]
         rows.append(
             [

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from typer.core import CompletionItem, TyperCommand
+from typer.core import CompletionItem, TyperCommand  # type: ignore[attr-defined]  # the class that typer itself takes
 
 __all__ = ["SettingsCommand", "keys", "recipes"]
 

@@ -8,6 +8,7 @@ import typer
 
 from modelzoo.cli import completing as complete
 from modelzoo.cli.console import columns, is_first_process, say, say_json
+from modelzoo.errors import ConfigError
 from modelzoo.quantities import counted
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def data_show(
         ),
     ],
     rows: Annotated[int, typer.Option(min=1, help="How many of the first rows are shown.")] = 3,
+    items: Annotated[
+        str | None, typer.Option(help="These training items instead, from 0, as the errors of a run name them: 5121,88.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
 ) -> None:
     """Show the first rows as the model will see them: tokens, which carry loss, what is cut off; lengths, labels and ends of texts.
@@ -61,11 +65,12 @@ def data_show(
     from modelzoo.training.preparation import prepare
 
     prepared = prepare(settings)
+    chosen = range(min(rows, len(prepared.train))) if items is None else _chosen(items, len(prepared.train))
     if isinstance(prepared.train, ImageDataset):
-        _show_images(prepared, prepared.train, rows, as_json=as_json)
+        _show_images(prepared, prepared.train, chosen, as_json=as_json)
         return
     tokenizer = load_tokenizer(prepared.pretrained.folder)
-    views = view_rows(settings, prepared, tokenizer, rows)
+    views = view_rows(settings, prepared, tokenizer, chosen)
     if not is_first_process():
         return
     facts = {split: _facts(dataset, tokenizer) for split, dataset in _datasets(prepared)}
@@ -86,13 +91,26 @@ def data_show(
             say(f"\n unknown tokens of {split}: {known['unknown']:.1%}; the tokenizer has no token for some of the text")
 
 
-def _show_images(prepared: Any, train: "ImageDataset", count: int, *, as_json: bool) -> None:
-    """Show the first images, and what there is of every label."""
+def _chosen(items: str, count: int) -> list[int]:
+    """Return the numbers in a text like "5121, 88" or "[5121, 88]".
+
+    Raises:
+        ConfigError: One of them is no item.
+    """
+    words = [word.strip() for word in items.strip(" []").split(",")]
+    for word in words:
+        if not (word.isdecimal() and int(word) < count):
+            raise ConfigError(f"--items: expected numbers of training items, 0 to {count - 1}, found {word}")
+    return [int(word) for word in words]
+
+
+def _show_images(prepared: Any, train: "ImageDataset", chosen: Sequence[int], *, as_json: bool) -> None:
+    """Show images, and what there is of every label."""
     from modelzoo.cli.image_view import say_images, view_images
 
     if not is_first_process():
         return
-    views = view_images(train, count)
+    views = view_images(train, chosen)
     if as_json:
         facts = {split: {"items": len(some), "labels": dict(some.report.label_counts)} for split, some in _datasets(prepared)}
         say_json({"rows": views, "splits": facts})

@@ -1,5 +1,6 @@
 """Rows of images as the model will see them: the file, its size, its label, and what its pixels have become."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from modelzoo.cli.console import say
@@ -11,19 +12,19 @@ if TYPE_CHECKING:
 __all__ = ["say_images", "view_images"]
 
 
-def view_images(dataset: "ImageDataset", count: int) -> list[dict[str, Any]]:
-    """Return the first images.
+def view_images(dataset: "ImageDataset", chosen: Sequence[int]) -> list[dict[str, Any]]:
+    """Return some images.
 
     Args:
         dataset: Of the training split.
-        count: Most images.
+        chosen: Their numbers.
 
     Returns:
         Each with row (from 1), file, bytes, width, height, mode, label, and pixels: shape, least, mean, deviation and most of
         what the image processor makes of it.
     """
     found = []
-    for index in range(min(count, len(dataset))):
+    for index in chosen:
         (path, width, height, mode), item = dataset.original(index), dataset.item(index)
         pixels = item["pixel_values"]
         found.append(

@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say_error(str(error), everywhere=not isinstance(error, InputError))
         return error.exit_code
     except typer.TyperException as error:
-        say_error(f"{error}\n  modelzoo {words[0] if words else ''} --help says what it takes")
+        say_error(f"{_of_option(error)}\n  modelzoo {words[0] if words else ''} --help says what it takes")
         return 2
     except (KeyboardInterrupt, typer.Abort):
         say_error("interrupted")
@@ -184,6 +184,14 @@ def _run(words: list[str], is_debug: bool) -> Any:
             if ctrl_c.was_pressed and not isinstance(error, Ended):
                 raise KeyboardInterrupt from error
             raise
+
+
+def _of_option(error: Exception) -> str:
+    """Return what is wrong with a word of the command line, and with which."""
+    parameter = getattr(error, "param", None)
+    names = ", ".join(getattr(parameter, "opts", ()) or ())
+    text = str(error).removeprefix("Value error, ")
+    return text if not names.startswith("-") or names in text else f"{names}: {text[:1].lower()}{text[1:]}"
 
 
 def _fault(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """`modelzoo plan`: what a recipe will take, here or on another machine, before anything is allocated."""
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,4 +79,8 @@ def _machine(name: str, amounts: dict[str, Any], *, is_measured: bool) -> Any:
     if is_measured and name != "this":
         raise ConfigError(f"--probe measures this machine, found --machine {name}; leave one of the two out")
     found = find_machine(name, **amounts)
-    return probe(found, Path.cwd()) if is_measured else found
+    if not is_measured:
+        return found
+    # what was said of the machine holds, whatever is measured
+    said = {key: getattr(found, key) for key in amounts if key.startswith("disk_")}
+    return dataclasses.replace(probe(found, Path.cwd()), **said)

@@ -48,18 +48,18 @@ class RowView:
         return sum(piece.kind == kind for piece in (*self.pieces, *self.target))
 
 
-def view_rows(settings: "RunSettings", prepared: "Prepared", tokenizer: "Tokenizer", count: int) -> list[RowView]:
-    """Return the first training items as they are trained on.
+def view_rows(settings: "RunSettings", prepared: "Prepared", tokenizer: "Tokenizer", chosen: Sequence[int]) -> list[RowView]:
+    """Return training items as they are trained on.
 
     Args:
         settings: Of the run.
         prepared: Its data.
         tokenizer: Of the model.
-        count: Most items.
+        chosen: Numbers of the items.
     """
     dataset = prepared.train
-    cut = _whole(settings, prepared, tokenizer, count)
-    return [_view(dataset, index, tokenizer, cut.get(dataset.rows[index])) for index in range(min(count, len(dataset)))]
+    cut = _whole(settings, prepared, tokenizer, chosen)
+    return [_view(dataset, index, tokenizer, cut.get(dataset.rows[index])) for index in chosen]
 
 
 def _view(dataset: "Samples", index: int, tokenizer: "Tokenizer", whole: Sequence[int] | None) -> RowView:
@@ -112,8 +112,8 @@ def _with_cut(pieces: list[Piece], ids: Sequence[int], whole: Sequence[int], tok
     return found
 
 
-def _whole(settings: "RunSettings", prepared: "Prepared", tokenizer: "Tokenizer", count: int) -> dict[int, list[int]]:
-    """Return the ids of the first rows without a limit, of those that lost some; none for windows, which lose nothing."""
+def _whole(settings: "RunSettings", prepared: "Prepared", tokenizer: "Tokenizer", chosen: Sequence[int]) -> dict[int, list[int]]:
+    """Return the ids of some items' rows without a limit, of those that lost some; none for windows, which lose nothing."""
     from modelzoo.data import read_rows
     from modelzoo.data.dataset import TokenizedDataset
     from modelzoo.data.limits import DataLimits
@@ -124,8 +124,9 @@ def _whole(settings: "RunSettings", prepared: "Prepared", tokenizer: "Tokenizer"
     if has_choices or settings.data.form or len(set(dataset.rows)) != len(dataset.rows) or not dataset.report.truncated_rows:
         return {}
     data = settings.data
-    wanted = max(dataset.rows[: min(count, len(dataset))]) + 1
-    rows = read_rows(data.train or data.name or "", split=None if data.train else "train", max_rows=wanted)
+    wanted = sorted({dataset.rows[index] for index in chosen})
+    read = read_rows(data.train or data.name or "", split=None if data.train else "train", max_rows=wanted[-1] + 1)
+    rows = [read[row] for row in wanted]
     recipe = Recipe(
         task=settings.model.task,
         tokenizer=tokenizer,
@@ -137,10 +138,10 @@ def _whole(settings: "RunSettings", prepared: "Prepared", tokenizer: "Tokenizer"
         seed=settings.train.seed,
     )
     unlimited = TokenizedDataset.from_rows(rows, recipe, DataLimits())
-    places = {row: place for place, row in enumerate(dataset.rows[:count])}
+    places = {dataset.rows[index]: index for index in chosen}
     found = {}
-    for place, row in enumerate(unlimited.rows):
-        ids = unlimited.item(place)["input_ids"]
+    for place, number in enumerate(unlimited.rows):
+        ids, row = unlimited.item(place)["input_ids"], wanted[number]
         if row in places and len(ids) > len(dataset.item(places[row])["input_ids"]):
             found[row] = ids
     return found

@@ -45,6 +45,11 @@ class ParallelConfig(Section):
     timeout_s: Annotated[float, Field(ge=1), Key("seconds", ("ddp_timeout",))] = 60.0
     """How long one process waits for the others before the run fails and names the late rank."""
 
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a value that forward and backward compute with."""
+        return 4 if self.precision == "float32" else 2
+
 
 def recomputed(recompute: str, count: int) -> tuple[bool, ...]:
     """Return for each block, in forward order, whether it is computed again.

@@ -29,7 +29,11 @@ def absolute(path: KeyPath, value: object, base: Path, *, is_typed: bool) -> obj
 
 
 def missing_file(path: KeyPath, value: object) -> str | None:
-    """Return what is wrong with a setting that names a file or folder which does not exist, else None."""
+    """Return what is wrong with a setting that names a file or folder which does not exist, or a folder that cannot be made."""
+    if path == ("memory", "disk", "path") and isinstance(value, str):
+        wanted = Path(value).expanduser().absolute()
+        found = next(each for each in (wanted, *wanted.parents) if each.exists())
+        return None if found.is_dir() else f"{value}: expected a folder, found the file {found}"
     if path not in _FILES | _FILES_OR_NAMES or not isinstance(value, str) or not Path(value).is_absolute():
         return None
     place = Path(value)

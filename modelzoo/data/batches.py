@@ -88,6 +88,19 @@ class BatchStream:
         batch: list[int] = self._order[start:end].tolist()
         return batch
 
+    def peek(self, position: int, count: int) -> list[int]:
+        """Return the first samples of the batch that begins at a position; the stream stays where it is.
+
+        Args:
+            position: Samples consumed before it.
+            count: Most samples.
+        """
+        place = self._position, self.epoch
+        self._position = position
+        batch = next(self)
+        self._position, self.epoch = place
+        return batch[:count]
+
     def order(self, epoch: int) -> np.ndarray:
         """Return the samples of an epoch in order: (samples,) int64."""
         count = len(self._lengths)

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ __all__ = ["iterate_jsonl", "read_json", "read_jsonl", "read_lines", "read_table
 
 # A first line with a longer cell is a row, not a header.
 _LONGEST_HEADER = 100
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_LOOKED_AT = 20
 
 
 def read_jsonl(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
@@ -92,7 +94,8 @@ def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
     that a header leaves empty, are called column1, column2, ...
 
     Raises:
-        DataError: If lines have another number of cells than the header, which it lists, or the header names a column twice.
+        DataError: If lines have another number of cells than the header, which it lists, if the header names a column twice, or
+            if the cells are separated by something else.
     """
     is_tsv = path.suffix.lower() == ".tsv"
     lines = (line for _, line in read_lines(path))
@@ -120,7 +123,24 @@ def read_table(path: Path, max_rows: int | None = None) -> list[dict[str, Any]]:
         action = "remove tabs inside texts" if is_tsv else "put texts with commas in double quotes"
         problems.append((number, f"expected {len(header)} cells ({', '.join(header)}), found {len(cells)}; {action}"))
     _refuse_lines(path, problems)
+    _refuse_other_separator(path, header or [], rows[:_LOOKED_AT])
     return rows
+
+
+def _refuse_other_separator(path: Path, header: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+    """Raise where lines are one cell each that another separator would cut alike, as spreadsheets of many countries write them."""
+    if len(header) != 1 or not rows:
+        return
+    lines = [header[0], *(row[header[0]] for row in rows)]
+    for separator, name in _SEPARATORS.items():
+        if header[0].count(separator) and len({line.count(separator) for line in lines}) == 1:
+            form = "tab" if path.suffix.lower() == ".tsv" else "comma"
+            advice = (
+                "name the file .tsv" if separator == "\t" else "name the file .csv" if separator == "," else "save it with commas"
+            )
+            raise DataError(
+                f"{path}:1: expected {form}-separated cells, found one cell, {header[0]!r}, which {name} would separate; {advice}"
+            )
 
 
 def _refuse_lines(path: Path, problems: Sequence[tuple[int, str]]) -> None:

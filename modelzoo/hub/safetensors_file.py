@@ -48,6 +48,7 @@ _LIBRARY_ORDER = (
 )  # fmt: skip
 
 # About 80,000 tensors. The format allows 100 MB, which takes the library 8 s and 450 MiB to open.
+_POINTER = b"version https://git-lfs"
 _HEADER_BYTES = 8 * 2**20
 _LARGEST_SIZE = 2**32
 _LARGEST_READ = 2**30
@@ -149,6 +150,10 @@ def _read_header(descriptor: int, name: str) -> dict[str, Entry]:
     length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
     if size < 8:
         raise CheckpointError(f"{name}: expected a safetensors file, found {size} bytes. Copy or download the file again")
+    if os.pread(descriptor, len(_POINTER), 0) == _POINTER:
+        raise CheckpointError(
+            f"{name}: expected weights, found a pointer of Git LFS to them; fetch them where it was cloned: git lfs pull"
+        )
     if length > _HEADER_BYTES:
         raise CheckpointError(
             f"{name}: expected a header of at most {_HEADER_BYTES} bytes, found {length}; is it a safetensors file?"

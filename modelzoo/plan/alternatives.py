@@ -96,12 +96,14 @@ def _candidates(settings: RunSettings, plan: Plan, machine: Machine, disk: str) 
     if not is_host and settings.parallel.precision == "float32":
         levels += [{**level, "parallel.precision": "bfloat16"} for level in list(levels)]
     tiers: list[Changes] = [{}]
+    # moments that leave memory are float32
+    moments: Changes = {"optimizer.moments": "float32"} if settings.optimizer.moments == "8bit" else {}
     if is_host and not settings.memory.is_used and plan.memory_problems:
         budget = f"{int(DISK_SHARE * machine.host_memory / 2**20)}MiB"
-        home: Changes = {"memory.host": budget, "memory.disk.path": disk}
+        home: Changes = {"memory.host": budget, "memory.disk.path": disk, **moments}
         tiers += [home, {**home, "memory.optimizer_update": "deferred"}]
     if not is_host and not settings.memory.is_used and plan.memory_problems:
-        below: Changes = {"memory.device": "auto", "memory.optimizer_update": "deferred"}
+        below: Changes = {"memory.device": "auto", "memory.optimizer_update": "deferred", **moments}
         tiers += [below, {**below, "memory.disk.path": disk}]
     for tier in tiers:
         for level in levels:

@@ -65,7 +65,7 @@ class Cut:
         """Return what the tiers' placement takes of a unit."""
         shapes = zip(unit.shapes, unit.splits, strict=True)
         region = sum(aligned(max(self.shape_values(shape, split), 1)) for shape, split in shapes)
-        return Sizes(unit.name, region, self.whole(unit), self.trained(unit), unit.is_block)
+        return Sizes(unit.name, region, self.whole(unit), self.trained(unit), unit.is_block, self.config.value_bytes)
 
 
 def cut_of(config: ParallelConfig) -> Cut:

@@ -31,7 +31,8 @@ from modelzoo.plan.activations import UnitActivations
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.parts import ModelParts
 from modelzoo.plan.workload import Workload
-from modelzoo.runtime.tiers.placement import SCRATCH_BYTES, VALUE_BYTES, Placement, slot_bytes
+from modelzoo.runtime.tiers.placement import SCRATCH_BYTES, VALUE_BYTES, Placement
+from modelzoo.runtime.tiers.slots import slot_elements
 from modelzoo.runtime.tiers.worker import WORKERS
 
 __all__ = ["Moment", "step_moments", "tier_moments"]
@@ -174,9 +175,10 @@ class _Copies:
         self.updates_at_once = memory.optimizer_update == "in_backward"
         is_away = [homes["parameters"] != "memory" for homes in placement.homes]
         has_disk = placement.disk_bytes > 0
-        self.slots = slot_bytes(self.blocks, memory.slots) if any(is_away) else 0
-        self.always = self.slots + (SCRATCH_BYTES if has_disk else 0)
-        self.rest_slot = VALUE_BYTES * self.rest.shard if is_away[-1] else 0
+        elements = slot_elements(size.shard for size in self.sizes)
+        has_slot = [is_out and size.shard <= elements for is_out, size in zip(is_away, self.sizes, strict=True)]
+        self.always = (VALUE_BYTES * memory.slots * elements if any(has_slot) else 0) + (SCRATCH_BYTES if has_disk else 0)
+        self.rest_slot = VALUE_BYTES * self.rest.shard if is_away[-1] and not has_slot[-1] else 0
         self.kept = [
             VALUE_BYTES * size.trained if homes["gradients"] == "memory" and not self.updates_at_once else 0
             for size, homes in zip(self.sizes, placement.homes, strict=True)
@@ -207,8 +209,7 @@ class _Copies:
         """Return what is whole when a block's gradients are there: with its own buffer, or with the result of the reduction."""
         block = self.blocks[number].whole
         following = self.value * self.blocks[number - 1].whole if self.is_shared and number else 0
-        reducing = max((2 * self.value + VALUE_BYTES) * block, (self.value + 2 * VALUE_BYTES) * block)
-        return self._beside_blocks(number) + reducing + following
+        return self._beside_blocks(number) + 3 * VALUE_BYTES * block + following
 
     def _beside_blocks(self, number: int) -> int:
         # gradients of units that are being updated
@@ -217,7 +218,8 @@ class _Copies:
         return self.always + self.value * (self.rest.whole + self.table) + updating
 
     def embeddings(self) -> int:
-        return self.always + 3 * VALUE_BYTES * self.rest.whole + VALUE_BYTES * (self.blocks[0].whole if self.blocks else 0)
+        rest, block = self.rest.whole, self.blocks[0].whole if self.blocks else 0
+        return self.always + max(3 * VALUE_BYTES * rest, 3 * self.value * rest + VALUE_BYTES * block)
 
     def step(self) -> int:
         return self.always + self.rest_slot

@@ -17,8 +17,8 @@ from modelzoo.training.evaluation.metrics import is_better
 from modelzoo.training.job import Job
 from modelzoo.training.largest_batch import compute_largest, find_largest
 from modelzoo.training.less_memory import less_memory
-from modelzoo.training.loop_state import LoopState
-from modelzoo.training.memory_error import STEP_ADVICE, memory_watched
+from modelzoo.training.loop_state import NEXT_SAMPLES, LoopState
+from modelzoo.training.memory_error import EVALUATION_ADVICE, STEP_ADVICE, memory_watched
 from modelzoo.training.optimizer import set_lr
 from modelzoo.training.periods import is_due, times_due
 from modelzoo.training.progress.pace import Pace
@@ -29,8 +29,6 @@ from modelzoo.training.signals import Stopped, StopSignals
 from modelzoo.training.step import MicroBatch, StepResult, build_micro_batches, take_step
 
 __all__ = ["Loop"]
-
-EVALUATION_ADVICE = "lower evaluation.batch_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +284,7 @@ class Loop:
         if self._saved_step == state.step:
             return
         self._records.sync()
-        state.seconds = self._seconds
+        state.seconds, state.next_samples = self._seconds, self.stream.peek(state.position, NEXT_SAMPLES)
         best = {state.best_step, self._kept_best} - {None} if job.settings.checkpoint.keep_best else set()
         self._saver.save(
             state.step,

@@ -7,7 +7,10 @@ from typing import Any, Self
 from modelzoo.errors import CheckpointError
 from modelzoo.training.loss_scale import LossScale
 
-__all__ = ["LoopState"]
+__all__ = ["NEXT_SAMPLES", "LoopState"]
+
+NEXT_SAMPLES = 4
+"""Samples of the next batch that a state names."""
 
 
 @dataclass(slots=True)
@@ -26,6 +29,8 @@ class LoopState:
     """Its metric."""
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """All evaluations so far: step, epoch and metrics."""
+    next_samples: list[int] = field(default_factory=list)
+    """The first samples that were to come next when the state was saved; a resumed run compares them with its own."""
     seconds: float = 0.0
     """Time spent in the loop, over all its parts."""
 

@@ -9,8 +9,9 @@ import torch
 from modelzoo.errors import OutOfMemoryError
 from modelzoo.training.step import MicroBatch
 
-__all__ = ["STEP_ADVICE", "memory_watched"]
+__all__ = ["EVALUATION_ADVICE", "STEP_ADVICE", "memory_watched"]
 
+EVALUATION_ADVICE = "lower evaluation.batch_tokens"
 STEP_ADVICE = "lower train.micro_batch_size, set parallel.recompute, or give memory.host and memory.disk.path"
 
 _SIGNS = ("can't allocate memory", "not enough memory", "out of memory")

@@ -67,6 +67,8 @@ class RunDirectory:
                 except FileExistsError:
                     continue
                 return cls(path)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise SaveError(f"output.folder={parent}: expected a folder, found a file; set output.folder to another") from error
         except OSError as error:
             raise SaveError(f"{parent / name}-...: no run folder can be made: {error.strerror}; set output.folder") from error
         raise SaveError(f"{parent}: holds {MOST_RUNS - 1} runs called {name}; set output.name or output.folder to another")

@@ -5,6 +5,7 @@ micro-batch counts with its own number of targets over that of the whole batch, 
 ranks. This module is the one place that owns that denominator.
 """
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,16 @@ from torch.optim import Optimizer
 from modelzoo.data import collate, count_targets, micro_batches, split_among
 from modelzoo.errors import NonFiniteError
 from modelzoo.runtime import World, accumulating, clip_grad_norm, local_values, mark_agreed, prepared
+from modelzoo.runtime.tiers import tiers_of
 from modelzoo.training.loss_scale import LossScale
 
 __all__ = ["Dataset", "MicroBatch", "StepResult", "build_micro_batches", "take_step", "try_step"]
+
+
+log = logging.getLogger(__name__)
+
+SHOWN = 4
+"""Names of parameters that a warning lists."""
 
 
 class Dataset(Protocol):
@@ -142,12 +150,22 @@ def take_step(
         if math.isfinite(loss):
             suspects = [index for batch in batches for index in batch.indices]
         raise _non_finite(model, world, step, (loss, grad_norm), suspects)
+    if step == 1 and world.is_main and tiers_of(model) is None:
+        _warn_of_unreached(model)
     with clock.timed("optimizer"):
         world.enter(f"the optimizer step {step}")
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     clock.steps += 1
     return StepResult(loss, grad_norm)
+
+
+def _warn_of_unreached(model: nn.Module) -> None:
+    """Say which trained parameters got no gradient on any rank: they would stay as they are, however long the run."""
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
+    if names:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        log.warning("no gradient reaches %s%s: trained, but the loss does not depend on them", ", ".join(names[:SHOWN]), more)
 
 
 def try_step(model: nn.Module, optimizer: Optimizer, batches: Sequence[MicroBatch], *, world: World, doing: str) -> None:
@@ -201,7 +219,8 @@ def _non_finite(model: nn.Module, world: World, step: int, values: tuple[float, 
             f"  samples      {all_samples[:20]}{' ...' if len(all_samples) > 20 else ''} (numbers of the training items, from 0)\n"
             f"  weights      {_first(all_weights)}\n"
             f"  gradients    {_first(all_gradients)}\n"
-            "  the last checkpoint is intact; look at these samples, lower optimizer.lr, or set train.clip_norm"
+            "  the last checkpoint is intact; look at these samples (modelzoo data show RUN --items NUMBERS), lower optimizer.lr, "
+            "or set train.clip_norm"
         ),
     )
 

@@ -68,6 +68,8 @@ def test_every_command_has_help(command: object, capsys: pytest.CaptureFixture[s
         (["xyzzy"], "command 'xyzzy' is not known; there are recipes, init, demo"),
         (["train"], "recipe"),
         (["recipes", "--jsn"], "--jsn"),
+        (["plan", "demo", "--ranks", "0"], "--ranks: input should be greater than or equal to 1"),
+        (["plan", "demo", "--ranks", "x"], "--ranks: "),
         (["--nonsense"], "--nonsense"),
         (["train", "bert-boolk"], "recipe 'bert-boolk' is not known; did you mean bert-boolq?"),
         (["train", "mine"], "recipe 'mine' is not known; did you mean ./mine.yaml?"),

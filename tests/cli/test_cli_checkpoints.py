@@ -88,7 +88,7 @@ def test_convert_refuses_what_it_does_not_know(
 def test_verify_says_the_differences_and_its_exit_code(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(model)]) == 0
     text = capsys.readouterr().out
-    assert "BertForSequenceClassification of transformers against ours" in text
+    assert "BertForSequenceClassification of transformers against modelzoo" in text
     assert " equal within 1e-05" in text
     assert main(["verify", str(model), "--tolerance", "1e-12"]) == 1
     assert "NOT equal within 1e-12" in capsys.readouterr().out

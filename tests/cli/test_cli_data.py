@@ -33,6 +33,17 @@ def test_the_first_rows_are_those_of_the_run(capsys: pytest.CaptureFixture[str])
     assert found["splits"]["validation"]["labels"] == {"false": 80, "true": 80}
 
 
+def test_items_that_an_error_names_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    every = shown(["--rows", "360", "data.max_length=40"], capsys)["rows"]
+    assert any(token["kind"] == "cut" for token in every[88]["tokens"])
+    assert shown(["--items", "[88, 2]", "data.max_length=40"], capsys)["rows"] == [every[88], every[2]]
+    assert shown(["--items", "359"], capsys)["rows"][0]["row"] == 360
+    assert main(["data", "show", "demo", "--items", "2,360"]) == 2
+    assert "--items: expected numbers of training items, 0 to 359, found 360" in capsys.readouterr().err
+    assert main(["data", "show", "demo", "--items", "a"]) == 2
+    assert "--items: expected numbers of training items, 0 to 359, found a" in capsys.readouterr().err
+
+
 def test_what_was_cut_off_stands_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     whole = [token["text"] for token in shown(["--rows", "1"], capsys)["rows"][0]["tokens"]]
     row = shown(["--rows", "1", "data.max_length=40"], capsys)["rows"][0]["tokens"]

@@ -112,3 +112,10 @@ def test_a_batch_has_no_more_rows_than_there_are(tmp_path: Path, capsys: pytest.
     found = json.loads(capsys.readouterr().out)
     assert found["micro_batch"]["rows"] == 6
     assert found["micro_batch"]["tokens"] < 6 * 20
+
+
+def test_what_is_said_of_a_disk_holds_beside_what_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "tiers"
+    more = ("--host-memory", "2", "--disk-bandwidth", "123MB/s", "--probe", "memory.host=1500MiB", f"memory.disk.path={folder}")
+    main(words(tmp_path / "bert", BERT, *more, "train.micro_batch_size=1", "--why", "disk"))
+    assert "read / 1.23e+08" in capsys.readouterr().out

@@ -221,3 +221,11 @@ def test_unknown_recipe_suggests_and_lists() -> None:
 def test_a_recipe_names_a_model_that_can_be_on_the_hub_or_beside_it(name: str) -> None:
     model = load_settings(name).model.name
     assert Path(model).is_absolute() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model), model
+
+
+def test_a_folder_to_be_made_is_no_file_and_not_below_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        expected = f"memory.disk.path={tmp_path}/{place}: expected a folder, found the file {tmp_path}/file (the command line)"
+        assert expected in problems_of("demo", f"memory.disk.path={tmp_path}/{place}")
+    assert load_settings("demo", [f"memory.disk.path={tmp_path}/new/folder"])

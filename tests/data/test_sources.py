@@ -46,6 +46,31 @@ def test_squads_nested_form_is_one_row_a_question(tmp_path: Path) -> None:
         read_rows(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.csv",
+            "review;verdict\ngood;1\nbad;0\n",
+            r"a.csv:1: expected comma-separated cells, .* 'review;verdict', which semicol",
+        ),
+        ("a.csv", "review\tverdict\ngood\t1\n", r"which tabs would separate; name the file .tsv"),
+        ("a.tsv", "review,verdict\ngood,1\n", r"expected tab-separated cells, .* which commas would separate; name the file .csv"),
+    ],
+)
+def test_another_separator_is_named(name: str, text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_rows(file)
+
+
+def test_one_column_of_texts_may_hold_any_separator(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a text; or two\nit came; and went; at last\nno\n")
+    assert [len(row) for row in read_rows(file)] == [1, 1]
+
+
 def test_csv_with_quotes_and_line_breaks_in_cells(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.csv", 'text,label\n"a, ""b""\nsecond line",1\né中,0\n')
     assert read_rows(path) == [{"text": 'a, "b"\nsecond line', "label": "1"}, {"text": "é中", "label": "0"}]

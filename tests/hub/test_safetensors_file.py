@@ -29,6 +29,7 @@ HOSTILE: dict[str, tuple[bytes, list[str]]] = {
     "empty file": (b"", ["0 bytes"]),
     "seven bytes": (b"\0" * 7, ["7 bytes"]),
     "header length 2^63": (build(GOOD, length=2**63), [str(2**63)]),
+    "a pointer of Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", ["Git LFS", "git lfs pull"]),
     "header length beyond the file": (build(GOOD, length=2**20), ["cut short", str(2**20)]),
     "header over the limit": (build(b"{" + b" " * (8 * 2**20) + b"}"), ["at most 8388608"]),
     "header length 0": (build(GOOD, length=0), ["begins with {"]),

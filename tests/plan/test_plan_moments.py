@@ -1,6 +1,7 @@
 """The moments of a step under a budget, against every byte that a step of a tiny model with tiers really holds."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -13,8 +14,12 @@ from modelzoo.models.gpt2 import GPT2, GPT2Config
 from modelzoo.models.model import Model
 from modelzoo.models.t5 import T5, T5Config
 from modelzoo.plan import ModelParts, Plan, Workload, find_machine, moments, plan_workload, read_parts
-from modelzoo.runtime import accumulating, clip_grad_norm, connect, layout
-from modelzoo.runtime.tiers import placement, tiers_of
+from modelzoo.plan.layout import Cut
+from modelzoo.runtime import accumulating, clip_grad_norm, connect, layout, prepare
+from modelzoo.runtime.tiers import Placement, TieredAdamW, attach_tiers, placement, sizes_of, tiers_of
+from modelzoo.runtime.tiers.link import Link
+from modelzoo.runtime.tiers.placement import slot_bytes, working_bytes
+from modelzoo.runtime.tiers.unit import KINDS
 from modelzoo.runtime.tiers.worker import WORKERS
 from modelzoo.training.optimizer import build_optimizer
 
@@ -120,3 +125,33 @@ def test_a_step_holds_what_its_fullest_moment_says(family: str, recompute: str, 
 def test_micro_batches_hold_no_gradients_beside_those_at_home(family: str, share: float, tmp_path: Path) -> None:
     _, made, found = planned_and_found(family, "blocks", "deferred", share, tmp_path, micro_batches=3)
     assert found <= made <= 1.12 * found
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_below_a_device_units_that_are_whole_count_in_their_precision(precision: Literal["float32", "bfloat16"]) -> None:
+    with torch.device("meta"), skip_initialization():
+        sizes_of_gpt = {"hidden_size": 128, "num_heads": 4, "intermediate_size": 512, "num_layers": 3, "max_positions": 8}
+        model = GPT2(GPT2Config(vocab_size=1500, **sizes_of_gpt), "causal_lm")
+    parts, config = read_parts(model), ParallelConfig(precision=precision, data_shard=1, zero=0)
+    with connect(device="cpu") as world:
+        prepare(model, world, config, for_tiers=True)
+        sizes = sizes_of(model)
+        assert [Cut(config).tier_sizes(unit) for unit in parts.units] == sizes
+        homes = tuple(dict.fromkeys(KINDS, "host") for _ in sizes)
+        link = Link(world.device, is_apart=True)  # a device of its own, pretended
+        tiers = attach_tiers(model, world, MemoryConfig(host="100%"), placement=Placement(homes, 0, 0, 0, 0), link=link)
+        try:
+            model.init_weights()
+            optimizer = TieredAdamW(list(model.train().parameters()), tiers, lr=1e-3)
+            for _ in range(2):
+                ids = torch.randint(1, 1500, (1, 2))  # so few that activations are nothing
+                with LiveBytes() as live:
+                    model(ids, labels=ids).loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            slots = tiers.ledger.peak.slots
+        finally:
+            tiers.close()
+    assert slots == slot_bytes(sizes, 3)
+    planned = working_bytes(sizes, "step")
+    assert 0.8 * planned <= live.peak <= planned

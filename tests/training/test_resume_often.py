@@ -1,11 +1,14 @@
 """Runs that are stopped and resumed several times within one epoch see every sample once and end bit for bit alike."""
 
 import json
+import re
 
 import pytest
 from test_runs import StopAt, assert_same_end
-from tiny_runs import rows, settings_for, write_rows
+from tiny_runs import Notes, rows, settings_for, write_rows
 
+from modelzoo.data import BatchStream, batches
+from modelzoo.errors import CheckpointError
 from modelzoo.runtime import set_aside
 from modelzoo.training import SilentProgress, loop, resume, train
 
@@ -38,6 +41,28 @@ def test_five_stops_within_one_epoch_change_nothing(tmp_path, monkeypatch, seed,
     assert result.stopped == "finished"
     assert_same_end(whole, result, 12)
     record_property("stops within an epoch", 5)
+
+
+def test_a_resumed_run_proves_that_its_order_goes_on(tmp_path, monkeypatch):
+    settings = settings_for(tmp_path)
+    stopped = train(settings, progress=StopAt(7))
+    stream = BatchStream([9] * 22, batch_size=4, seed=7, position=26)
+    following = next(stream)
+    state = json.loads((stopped.folder / "checkpoints" / "step-7" / "state.json").read_text())
+    assert state["state"]["loop"]["next_samples"] == following
+
+    def another_order(seed, stream, epoch, *, count, plain=batches.draw):
+        return plain(seed + 1, stream, epoch, count=count)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(batches, "draw", another_order)
+        with pytest.raises(
+            CheckpointError, match=rf"step-7: expected the samples {re.escape(str(following))} next, the order is now"
+        ):
+            resume(stopped.folder, progress=SilentProgress())
+    done = resume(stopped.folder, progress=(notes := Notes()))
+    assert f"next samples {', '.join(map(str, following))}, as before" in notes.text
+    assert done.stopped == "finished"
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

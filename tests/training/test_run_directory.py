@@ -30,8 +30,10 @@ def test_processes_that_start_together_get_folders_of_their_own(tmp_path):
 
 def test_folder_that_cannot_be_made_is_an_error_with_its_path(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(SaveError, match=r"runs/tiny-...: no run folder can be made: .*; set output.folder"):
+    with pytest.raises(SaveError, match=r"output.folder=.*/runs: expected a folder, found a file; set output.folder to another"):
         RunDirectory.create(tmp_path / "runs", "tiny")
+    with pytest.raises(SaveError, match=r"output.folder=.*/runs/below: expected a folder, found a file"):
+        RunDirectory.create(tmp_path / "runs" / "below", "tiny")
 
 
 def test_lock_names_its_holder_and_ends_with_it(tmp_path):

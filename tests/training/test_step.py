@@ -1,9 +1,11 @@
+import logging
 import math
 
 import pytest
 import torch
 from distributed import run_distributed
 from tiny_runs import model_folder, rows
+from torch import nn
 
 from modelzoo.data import build_dataset, load_tokenizer
 from modelzoo.errors import NonFiniteError
@@ -158,6 +160,54 @@ def test_non_finite_step_is_not_taken_and_names_samples_and_parameters(tmp_path,
     assert ("weights      not finite in head.output.weight\n" if site == "weight" else "weights      all finite\n") in text
     for name, tensor in model_tensors(model).items():
         torch.testing.assert_close(tensor.detach(), before[name].detach(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_what_no_gradient_reaches_is_said_after_the_first_step(tmp_path, caplog, step):
+    model, dataset = make(model_folder(tmp_path / "model"))
+    optimizer = build_optimizer(model, lr=0.1)
+    with connect(device="cpu") as world:
+        batches = build_micro_batches(dataset, [2, 5], epoch=0, world=world)
+        take_step(model, optimizer, batches, num_targets=9, clip_norm=1.0, world=world, step=step)
+        assert not caplog.records
+        model.forgotten = nn.Linear(2, 2)
+        model.frozen = nn.Linear(2, 2).requires_grad_(False)
+        take_step(model, optimizer, batches, num_targets=9, clip_norm=1.0, world=world, step=step)
+    told = [record.getMessage() for record in caplog.records]
+    expected = "no gradient reaches forgotten.weight, forgotten.bias: trained, but the loss does not depend on them"
+    assert told == ([expected] if step == 1 else [])
+
+
+def what_is_not_reached(folder) -> None:
+    """One rank uses a part that the other does not: it is reached."""
+    from pathlib import Path
+
+    with connect(device="cpu") as world:
+        model, dataset = make(Path(folder))
+        model.head.forgotten = nn.Linear(2, 2)
+        prepare(model, world)
+        optimizer = build_optimizer(model, lr=0.1)
+        batches = build_micro_batches(dataset, range(6), epoch=0, world=world)
+        log = logging.getLogger("modelzoo.training.step")
+        log.addHandler(handler := Kept())
+        take_step(model, optimizer, batches, num_targets=20, clip_norm=1.0, world=world, step=1)
+        told = [record.getMessage() for record in handler.records]
+        expected = "no gradient reaches head.forgotten.weight, head.forgotten.bias: trained, but the loss does not depend on them"
+        assert told == ([expected] if world.is_main else [])
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+def test_what_no_gradient_reaches_is_said_on_one_of_two_ranks(tmp_path):
+    model_folder(tmp_path / "model")
+    run_distributed(what_is_not_reached, 2, str(tmp_path / "model"))
 
 
 def one_rank_goes_bad(folder) -> None:

@@ -88,7 +88,8 @@ def tiers_of(model: nn.Module) -> Tiers | None:
 
 def sizes_of(model: nn.Module) -> list[Sizes]:
     """Return the sizes of a prepared model's units on this rank, what is in no block last."""
-    return [_sizes(name, own, is_block) for name, _, own, is_block in _groups(model)]
+    value_bytes = prepared(model).config.value_bytes
+    return [_sizes(name, own, is_block, value_bytes) for name, _, own, is_block in _groups(model)]
 
 
 def budget_bytes(memory: MemoryConfig, world: World, link: Link | None = None) -> int | None:
@@ -280,10 +281,10 @@ def _groups(model: nn.Module) -> list[tuple[str, nn.Module, list[nn.Parameter], 
     return groups
 
 
-def _sizes(name: str, own: Sequence[nn.Parameter], is_block: bool) -> Sizes:
+def _sizes(name: str, own: Sequence[nn.Parameter], is_block: bool, value_bytes: int) -> Sizes:
     shard = sum(aligned(max(math.prod(_shape(parameter)), 1)) for parameter in own if _is_moved(parameter))
     trained = sum(held(parameter).numel() for parameter in own if parameter.requires_grad)
-    return Sizes(name, shard, sum(parameter.numel() for parameter in own), trained, is_block)
+    return Sizes(name, shard, sum(parameter.numel() for parameter in own), trained, is_block, value_bytes)
 
 
 def _is_moved(parameter: nn.Parameter) -> bool:

@@ -9,7 +9,8 @@ to the first, R, while no block is at work.
 Sharded, by what `fully_shard` of torch 2.13 does, there are while a block's backward runs its whole parameters, U, its gradients,
 U, and the buffer of the block before, which is let go when the next reduction begins, U; on many ranks also the next block on its
 way, U. When its gradients are reduced, its whole parameters are gone; there are they and the buffer, then the buffer, its result
-and their quotient, 3 U. What is in no block is whole during the whole step, R, and has gradients as above.
+and their quotient, 3 U. What is in no block is whole during the whole step, R, and has gradients as above. Units that are whole, and
+their gradients until they are reduced, are in the precision of the computing; buffers of reductions and their results are float32.
 """
 
 import heapq
@@ -20,6 +21,7 @@ from typing import Literal
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.tiers.pieces import SCRATCH_SETS, UPDATE_PIECE
+from modelzoo.runtime.tiers.slots import slot_elements
 from modelzoo.runtime.tiers.staging import PIECE, STAGING_BUFFERS
 from modelzoo.runtime.tiers.unit import KINDS, Home, Kind
 from modelzoo.runtime.tiers.worker import WORKERS
@@ -68,6 +70,8 @@ class Sizes:
     """Values of the shard that are trained."""
     is_block: bool
     """False for what is in no block: it is whole during the whole step."""
+    value_bytes: int = VALUE_BYTES
+    """Of a value when the unit is put together, and of its gradient until that is reduced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ def place_units(
             f": {readable_size(smallest)} for the model and {readable_size(reserved_bytes)} beside it" if reserved_bytes else ""
         )
         raise ConfigError(
-            f"memory: {readable_size(found)} is too small: expected at least {readable_size(total)} ({total} bytes){beside}"
+            f"memory.host: {readable_size(found)} is too small: expected at least {readable_size(total)} ({total} bytes){beside}"
             + ("" if has_disk else "; or give memory.disk.path")
         )
     parameters = [key for key in costs if key[1] == "parameters"]
@@ -186,20 +190,24 @@ def working_bytes(units: Sequence[Sizes], when: When, ranks: int | None = None) 
     block = max((unit.whole for unit in units if unit.is_block), default=0)
     rest = sum(unit.whole for unit in units if not unit.is_block)
     if ranks is None:
-        working = rest + max(rest, block)
+        working = VALUE_BYTES * (rest + max(rest, block))
     else:
-        working = max(3 * rest + block, 2 * rest + (3 if ranks == 1 else 4) * block)
+        value = max((unit.value_bytes for unit in units), default=VALUE_BYTES)
+        following = value * block if ranks > 1 else 0
+        # sums of gradients are float32 whatever is computed in
+        reduced = 3 * VALUE_BYTES
+        working = max(reduced * rest, 3 * value * rest + VALUE_BYTES * block, 2 * value * rest + reduced * block + following)
     if when == "in_backward":
         # gradients of units that are being updated
-        working += sum(heapq.nlargest(WORKERS, (unit.shard for unit in units)))
-    return VALUE_BYTES * working
+        working += VALUE_BYTES * sum(heapq.nlargest(WORKERS, (unit.shard for unit in units)))
+    return working
 
 
 def slot_bytes(units: Sequence[Sizes], slots: int) -> int:
     """Return what the slots take, and the memory of a unit that is larger than they are."""
-    block = max((unit.shard for unit in units if unit.is_block), default=0)
-    rest = max((unit.shard for unit in units if not unit.is_block), default=0)
-    return VALUE_BYTES * (slots * block + rest)
+    elements = slot_elements(unit.shard for unit in units)
+    larger = max((unit.shard for unit in units if unit.shard > elements), default=0)
+    return VALUE_BYTES * (slots * elements + larger)
 
 
 def costs_of(units: Sequence[Sizes], when: When) -> dict[Key, int]:

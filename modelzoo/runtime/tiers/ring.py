@@ -45,7 +45,7 @@ class Ring:
     def __init__(self, units: Sequence[Unit], slot_count: int, link: Link = CPU) -> None:
         self.units, self.link = units, link
         self._index = {id(unit): number for number, unit in enumerate(units)}
-        self.slots = Slots(slot_count, slot_elements(unit.elements for unit in units if unit.is_streamed), link)
+        self.slots = Slots(slot_count, slot_elements(unit.elements for unit in units), link)
         self.worker = Worker(link=link)
         self.back = Worker(link=link) if link.is_apart else self.worker
         """For gradients and updates, which wait for the device; what the device waits for must not stand behind them."""

@@ -1,6 +1,7 @@
 """What is resident stays below what the placement promised, at every moment; what is moved is what the formulas say."""
 
 from collections.abc import Iterator, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def put_together(tiers: Tiers) -> int:
             added = each.unsharded_accumulated_grad
             total += added.nbytes if added is not None else 0
         if unit is tiers.units[0]:
-            total += sum(state.reduce_scatter_input.nbytes for state in group.comm_ctx.reduce_scatter_states)
+            total += sum(state.reduce_scatter_input.nbytes for state in getattr(group.comm_ctx, "reduce_scatter_states", ()))
     return total
 
 
@@ -49,6 +50,7 @@ class Watch:
         monkeypatch.setattr(InPlace, "_fetch", lambda place, unit: (fetch(place, unit), self._look(place._note.__self__))[0])
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch, name: str, real: Any) -> None:
+        @wraps(real)  # torch looks at the names of what it calls
         def watched(tiers: Tiers, *args: Any, **options: Any) -> Any:
             if name == "_take_gradient":
                 is_sharded = isinstance(args[0].module, FSDPModule)  # then there is the buffer of the reduction that calls it
