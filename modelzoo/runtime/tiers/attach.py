@@ -73,7 +73,7 @@ def attach_tiers(
         ranks = world.data_size if isinstance(model, FSDPModule) else None
         placement, heap_limit = _place(sizes_of(model), world, memory, link, reserved_bytes, ranks)
     needed = placement.disk_bytes + (max(inputs_bytes, 1) if offloads else 0)
-    _give_memory(model, placement, world.device)
+    is_filled = not _give_memory(model, placement, world.device) and is_filled
     folder = _folder(world, memory, needed) if needed else None  # from here on `_open` lets go of it if anything fails
     tiers = _TIERS[model] = _open(_groups(model), placement, folder, memory, link, is_filled=is_filled)
     tiers.heap_limit = heap_limit
@@ -163,10 +163,10 @@ def _hold_heap(placement: Placement, budget: int | None, reserved_bytes: int) ->
     return budget if has_room else None
 
 
-def _give_memory(model: nn.Module, placement: Placement, device: torch.device) -> None:
-    """Give a model on meta its memory, and take it away again at once where values live in a lower tier."""
+def _give_memory(model: nn.Module, placement: Placement, device: torch.device) -> bool:
+    """Give a model on meta memory, taken away at once where values live in a lower tier, and return whether it was on meta."""
     if not any(parameter.is_meta for parameter in model.parameters()):
-        return
+        return False
     inside: set[int] = set()
     is_in_place = not isinstance(model, FSDPModule)
     for (_, module, _, _), homes in zip(_groups(model), placement.homes, strict=True):
@@ -180,6 +180,7 @@ def _give_memory(model: nn.Module, placement: Placement, device: torch.device) -
                         held(parameter).untyped_storage().resize_(0)
                     elif is_in_place and _is_moved(parameter):
                         parameter.data = nothing_like(parameter)
+    return True
 
 
 def _check_offload(model: nn.Module, memory: MemoryConfig, link: Link) -> None:

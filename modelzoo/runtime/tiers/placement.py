@@ -9,8 +9,8 @@ to the first, R, while no block is at work.
 Sharded, by what `fully_shard` of torch 2.13 does, there are while a block's backward runs its whole parameters, U, its gradients,
 U, and the buffer of the block before, which is let go when the next reduction begins, U; on many ranks also the next block on its
 way, U. When its gradients are reduced, its whole parameters are gone; there are they and the buffer, then the buffer, its result
-and their quotient, 3 U. What is in no block is whole during the whole step, R, and has gradients as above. Units that are whole, and
-their gradients until they are reduced, are in the precision of the computing; buffers of reductions and their results are float32.
+and their quotient, 3 U. What is in no block is whole during the whole step, R, and has gradients as above. Units that are whole,
+and their gradients until they are reduced, are in the precision of the computing; buffers of reductions and their results float32.
 """
 
 import heapq
