@@ -22,6 +22,7 @@ from modelzoo.training import Progress, RunResult, evaluate, predict
 from modelzoo.training import resume as resume_run
 from modelzoo.training import train as start_run
 from modelzoo.training.progress.choice import choose_progress
+from modelzoo.training.progress.notebook import is_notebook
 from modelzoo.training.row_lengths import RowLengths, row_lengths
 from modelzoo.verification import verify
 
@@ -238,11 +239,12 @@ def train(
 
 def _train_on_ranks(chosen: RunSettings, progress: Progress | None) -> Path:
     """Start the processes that settings ask for, and return the folder of their run."""
-    shown = progress or choose_progress(chosen.output.log_every_s)
+    shown = progress or (choose_progress(chosen.output.log_every_s) if is_notebook() else None)
     try:
-        return train_on_ranks(dump_settings(chosen), chosen.parallel.ranks or 1, hears=shown.note)
+        return train_on_ranks(dump_settings(chosen), chosen.parallel.ranks or 1, hears=None if shown is None else shown.note)
     finally:
-        shown.close()
+        if shown is not None:
+            shown.close()
 
 
 def resume(folder: str | os.PathLike[str], *, progress: Progress | None = None, **changes: object) -> Run:

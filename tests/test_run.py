@@ -144,6 +144,15 @@ def test_python_starts_the_processes_that_settings_ask_for(run: modelzoo.Run, tm
     )
 
 
+def test_what_started_processes_say_is_seen_without_any_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = {"folder": tmp_path, "name": "two"}
+    modelzoo.train("demo", parallel={"ranks": 2}, output=output, train={"max_steps": 1}, data={"max_rows": 16})
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "2 processes on cpu" in said.err
+    assert "step=1/1 " in said.err
+
+
 def test_an_error_of_started_processes_is_raised_here(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "a", "passage": "b", "label": 1}\n{"question": "a", "passage": "b"}\n')

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from modelzoo.errors import DataError
 
-__all__ = ["load_image_processor"]
+__all__ = ["load_image_processor", "processed_size"]
 
 
 def load_image_processor(folder: str | os.PathLike[str]) -> Callable[[Any], Tensor]:
@@ -45,6 +45,23 @@ def load_image_processor(folder: str | os.PathLike[str]) -> Callable[[Any], Tens
         return made["pixel_values"]
 
     return pixels
+
+
+def processed_size(processor: Callable[[Any], Tensor], file: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Return height and width of what a processor makes of an image; None for a file that cannot be read as one.
+
+    Args:
+        processor: Of `load_image_processor`.
+        file: The image.
+    """
+    try:
+        from PIL import Image
+
+        with Image.open(file) as image:
+            _, _, height, width = processor(image.convert("RGB")).shape
+    except (ImportError, OSError, ValueError, SyntaxError):  # a data set of images names all that cannot be read
+        return None
+    return height, width
 
 
 @contextmanager

@@ -5,6 +5,7 @@ is the command, as from a shell.
 """
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +23,13 @@ OF_EXIT_CODE = {
 }
 
 
-def train_on_ranks(recipe: str, ranks: int, *, hears: Callable[[str], None]) -> Path:
+def train_on_ranks(recipe: str, ranks: int, *, hears: Callable[[str], None] | None = None) -> Path:
     """Train on several processes of this machine, and return the folder of the run, finished or saved in the middle (Ctrl-C).
 
     Args:
         recipe: Text of a recipe in YAML, whose paths are absolute.
         ranks: At least 2.
-        hears: Is told each line that rank 0 says.
+        hears: Is told each line that rank 0 says; None writes them to this process's stderr.
 
     Raises:
         InputError: Something that was given cannot be used; nothing was written.
@@ -44,8 +45,10 @@ def train_on_ranks(recipe: str, ranks: int, *, hears: Callable[[str], None]) -> 
     def told(stream: str, line: str) -> None:
         if stream == "stdout":
             output.append(line)
-        else:
+        elif hears is not None:
             hears(line)
+        else:
+            sys.stderr.write(f"{line}\n")
 
     with tempfile.TemporaryDirectory(prefix="modelzoo-recipe-") as folder:
         file = Path(folder) / "recipe.yaml"

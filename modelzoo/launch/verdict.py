@@ -48,7 +48,7 @@ def verdict(ended: Sequence[Ended], board: Board, asked: Sequence[int]) -> tuple
     stuck = [one for one in ended if one.was_ended]
     failed = [one for one in ended if one.code != 0 and not one.was_ended]
     if asked and not stuck and {one.code for one in failed} <= {*STOPPED, *(-number for number in asked)}:
-        return _asked_to_stop(failed, asked)
+        return _asked_to_stop(failed, board, asked)
     cause = _cause(failed, board)
     text = board.get(f"error/{cause.rank}") or f"rank {cause.rank}: ended with exit code {cause.code}"
     code = cause.code if cause.code > 0 else LOST
@@ -58,12 +58,14 @@ def verdict(ended: Sequence[Ended], board: Board, asked: Sequence[int]) -> tuple
     return code, _blocks(text, ended, board, cause.rank)
 
 
-def _asked_to_stop(failed: Sequence[Ended], asked: Sequence[int]) -> tuple[int, str]:
+def _asked_to_stop(failed: Sequence[Ended], board: Board, asked: Sequence[int]) -> tuple[int, str]:
     """Return what a run comes to that was asked to stop and did."""
     codes = {one.code for one in failed}
     if codes == {PREEMPTED}:
         return PREEMPTED, ""
-    if min(codes) < 0:
+    # a rank that trains saves and leaves without a word; one that is still loading says that it was interrupted, or says nothing
+    is_early = len(asked) == 1 and any(board.get(f"error/{one.rank}") for one in failed)
+    if min(codes) < 0 or is_early:
         return 128 + asked[0], f"stopped by {signal.Signals(asked[0]).name} before the first step; nothing was saved"
     return INTERRUPTED, "interrupted" if asked.count(signal.SIGINT) > 1 else ""
 

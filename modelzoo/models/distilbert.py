@@ -83,9 +83,7 @@ class DistilBert(UnsegmentedModel):
         assert isinstance(self.config, DistilBertConfig)
         name = "embeddings.position.weight"
         if self.config.has_sinusoidal_positions and (only is None or name in only):
-            table = self.get_parameter(name)
-            with torch.no_grad():
-                table.copy_(_sinusoids(*table.shape))
+            self.fill(self.get_parameter(name), lambda table: table.copy_(_sinusoids(*table.shape)))
 
 
 def _sinusoids(rows: int, size: int) -> Tensor:

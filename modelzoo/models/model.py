@@ -150,6 +150,16 @@ class Model(nn.Module):
                 for name, value in values.items():
                     own[name].copy_(value)
 
+    def fill(self, parameter: nn.Parameter, initialise: Callable[[Tensor], object]) -> None:
+        """Let a function give a parameter its first values; laid out over ranks or tiers, it is handed the whole one all the same.
+
+        Args:
+            parameter: Of this model.
+            initialise: Fills a tensor of its shape in place.
+        """
+        with torch.no_grad():
+            initialise(parameter)
+
     @classmethod
     def from_config(cls, config: ModelConfig, task: Task = "base", *, lay_out: Callable[[nn.Module], object] | None = None) -> Self:
         """Return a model with fresh weights, drawn from torch's global generator.

@@ -5,6 +5,7 @@ a bias but the scores. The first layer has no norm before its attention: it read
 """
 
 from collections.abc import Collection
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -102,7 +103,7 @@ class ModernBert(UnsegmentedModel):
         for name, parameter in self.named_parameters():
             std = next((std for ending, std in stds.items() if name.endswith(ending)), None)
             if std is not None and (only is None or name in only):
-                nn.init.normal_(parameter, std=std)
+                self.fill(parameter, partial(nn.init.normal_, std=std))
 
 
 class _Embeddings(nn.Module):

@@ -4,6 +4,7 @@ One class serves T5 v1.0 (ReLU, head tied to the token table and scaled by 1/sqr
 scaled). Whether the head is tied is what the file's tensors say; whether it is scaled is a field of its own.
 """
 
+from functools import partial
 from typing import ClassVar, cast
 
 import torch
@@ -100,7 +101,7 @@ class T5(Model):
         for name, parameter in self.named_parameters():
             std = initial_std(name, self.config)
             if std is not None and (wanted is None or name in wanted):
-                nn.init.normal_(parameter, std=std * self.config.initializer_range)
+                self.fill(parameter, partial(nn.init.normal_, std=std * self.config.initializer_range))
 
     def forward(
         self,

@@ -32,8 +32,8 @@ POWER_EXPONENT = 0.45
 MEMORY_SHARE = 0.9
 LINK_SHARE = 0.8
 PROGRAM_BYTES = 384 * 2**20
-"""What a run on CPUs takes before it has a model: Python, torch with its compiler front, code of kernels, few data, a picture (383 MiB
-when `modelzoo train bert-boolq` shares out its budget, torch 2.13)."""
+"""What a run on CPUs takes before it has a model: Python, torch with its compiler front, code of kernels, few data, a picture.
+`modelzoo train bert-boolq` takes 383 MiB when it shares out its budget (torch 2.13)."""
 Precision = Literal["float32", "bfloat16", "float16"]
 
 

@@ -32,7 +32,7 @@ from modelzoo.runtime.tensor.sequence_parallel import slice_tokens
 from modelzoo.runtime.tensor.tensor_parallel import split
 from modelzoo.runtime.units import find_ties, find_units, holds_any
 from modelzoo.runtime.usage import note_usage
-from modelzoo.sharded import is_sharded, local_part, write_local
+from modelzoo.sharded import is_away, is_sharded, local_part, write_local
 
 __all__ = ["Prepared", "accumulating", "materialise", "prepare", "prepared", "reshard"]
 
@@ -145,6 +145,8 @@ def materialise(model: nn.Module, device: torch.device, *, modules: Sequence[nn.
     for (first, own), *others in owners.values():
         for module, name in others:
             module._parameters[name] = first._parameters[own]
+    if hasattr(model, "fill"):
+        model.fill = _fill_whole
     is_cut = prepared(model).mesh is not None or prepared(model).for_tiers
     for module in chosen:
         layer: Any = module
@@ -240,6 +242,17 @@ def _holds_tensor(value: Any) -> bool:
     if is_dataclass(value):
         return any(_holds_tensor(getattr(value, each.name)) for each in fields(value))
     return isinstance(value, Tensor)
+
+
+@torch.no_grad()
+def _fill_whole(parameter: nn.Parameter, initialise: Callable[[Tensor], object]) -> None:
+    """Let a function fill a parameter whole, on the CPU as one process does, and keep this rank's part of it, wherever it lives."""
+    if not is_sharded(parameter) and not is_away(parameter):
+        initialise(parameter)
+        return
+    whole = torch.empty(parameter.shape, dtype=parameter.dtype)
+    initialise(whole)
+    write_local(parameter, local_part(parameter, whole) if is_sharded(parameter) else whole)
 
 
 @torch.no_grad()

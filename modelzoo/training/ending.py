@@ -10,6 +10,7 @@ from pathlib import Path
 
 from modelzoo.data import load_tokenizer
 from modelzoo.data.chat import asked_text
+from modelzoo.errors import CheckpointError
 from modelzoo.report import RunFiles, draw_runs, read_run, write_report
 from modelzoo.report.card import write_card
 from modelzoo.report.picture import has_matplotlib
@@ -89,15 +90,18 @@ def draw_and_report(directory: RunDirectory) -> None:
 
 
 @contextmanager
-def recorded_failure(directory: RunDirectory) -> Iterator[None]:
+def recorded_failure(directory: RunDirectory, *, is_new: bool) -> Iterator[None]:
     """Write an error that ends the run into its log.txt and its report, and let it go on.
 
     Args:
         directory: Of the run.
+        is_new: False for a run that is resumed: where its checkpoints do not fit what is there now it stays what it was.
     """
     try:
         yield
     except BaseException as error:
+        if isinstance(error, CheckpointError) and not is_new:
+            raise
         line = " ".join(str(error).split())
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:

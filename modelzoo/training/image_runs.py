@@ -11,7 +11,7 @@ from modelzoo import hub
 from modelzoo.config import RunSettings
 from modelzoo.data import read_rows
 from modelzoo.data.image_dataset import ImageDataset, is_image_folder, read_image_folder
-from modelzoo.data.images import load_image_processor
+from modelzoo.data.images import load_image_processor, processed_size
 from modelzoo.data.labels import collect_names
 from modelzoo.errors import ConfigError, DataError
 from modelzoo.models.auto import model_class
@@ -121,15 +121,11 @@ def image_dataset(rows: Rows, model: Model, folder: Path, *, source: str, labell
 def _tokens(rows: Rows, model: Model, processor: Callable[[Any], Tensor]) -> int:
     """Return the tokens of an image as the processor makes the first one; DINOv2 takes other sizes than its config's."""
     config: Any = model.config
-    try:
-        from PIL import Image
-
-        with Image.open(str(rows[0].get("image"))) as image:
-            made = processor(image.convert("RGB")).shape[-2:]
-    except (ImportError, OSError, ValueError, SyntaxError):  # the data set names all images that cannot be read
+    made = processed_size(processor, str(rows[0].get("image")))
+    if made is None:
         return model.max_length
     patches = [
-        math.prod(size // patch for size, patch in zip(sizes, config.patch_size, strict=True))
+        math.prod(int(size) // int(patch) for size, patch in zip(sizes, config.patch_size, strict=True))
         for sizes in (made, config.image_size)
     ]
     return model.max_length + patches[0] - patches[1]

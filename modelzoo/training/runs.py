@@ -115,7 +115,7 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
         directory = _open_directory(world, settings, directory, stack)
         if world.is_main:
             stack.enter_context(run_log(directory.log))
-            stack.enter_context(recorded_failure(directory))
+            stack.enter_context(recorded_failure(directory, is_new=is_new))
         shown = progress or choose_progress(settings.output.log_every_s)
         progress = track(shown, settings, directory.path) if world.is_main else SilentProgress()
         stack.callback(progress.close)
@@ -125,8 +125,6 @@ def _run(settings: RunSettings, directory: RunDirectory | None, progress: Progre
         elif (done := world.broadcast(_finished(directory) if world.is_main else None)) is not None:
             progress.note(f"run      {directory.path} is finished already: step {done.step} of {done.total_steps}")
             return done
-        if world.is_main:
-            directory.result.unlink(missing_ok=True)
         return _train_and_finish(settings, data, world, directory, progress, stack)
 
 
@@ -172,6 +170,8 @@ def _train_and_finish(
     # dropout draws differ between shares of the data; on one process nothing depends on how many numbers the new head took
     seed_everything(settings.train.seed + 1 + world.data_rank)
     state = restore(job, world, progress)
+    if world.is_main:  # a resume that is refused has left the run as it was
+        directory.result.unlink(missing_ok=True)
     raise_together(world, attempt(lambda: directory.keep(asked) if world.is_main else None)[1])
     records = Records(directory.metrics if world.is_main else None, state.step, is_evaluation_due=state.is_evaluation_due)
     try:

@@ -30,6 +30,7 @@ VOCAB_SIZE, MAX_LENGTH, TOKENIZER_TEXTS = 900, 128, 10_000
 BATCH_SIZE, PEAK_LR, WARMUP_STEPS, DECAY_SHARE = 32, 2e-3, 150, 0.4
 HIDDEN_RATES, HIDDEN_VERDICT_RATE = (0.15, 0.4), 0.85
 FINE_TUNING_DROPOUT = 0.1
+PUNCTUATION, DIGITS = "?!'\"-:;()", "0123456789"
 VERDICT_WORDS = frozenset(word for _, *pair in VERDICTS for word in pair)
 
 
@@ -49,14 +50,21 @@ def story(rng: random.Random) -> list[str]:
 
 
 def train_tokenizer(rng: random.Random) -> Tokenizer:
-    """Return a lower-case WordPiece tokenizer for the stories, the questions and the verdicts."""
+    """Return a lower-case WordPiece tokenizer for the stories, the questions and the verdicts, which spells any English text."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    always = " ".join([*sorted(VERDICT_WORDS), *(question for asked in QUESTIONS.values() for question in asked)])
+    asked = [question for some in QUESTIONS.values() for question in some]
+    # a digit is a piece of its own at the beginning of a number and within one
+    always = " ".join([*sorted(VERDICT_WORDS), *asked, DIGITS, DIGITS[::-1]])
     texts = (f"{' '.join(story(rng))} {always}" for _ in range(TOKENIZER_TEXTS))
-    trainer = trainers.WordPieceTrainer(vocab_size=VOCAB_SIZE, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=[*PUNCTUATION, *DIGITS],
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return tokenizer

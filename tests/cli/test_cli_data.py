@@ -69,7 +69,16 @@ def test_without_a_terminal_marks_stand_for_colors(capsys: pytest.CaptureFixture
     assert "-ferry-" in out
     assert "\x1b" not in out
     assert "length in tokens  p50  p90  p99  max" in out
-    assert "unknown tokens of train" in out
+    assert "unknown tokens" not in out
+
+
+def test_texts_that_the_tokenizer_cannot_spell_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rows.jsonl"
+    row = {"question": "was it ☕ good?", "passage": "a stay"}
+    file.write_text("".join(json.dumps({**row, "label": label}) + "\n" for label in (True, False)))
+    words = [f"data.train={file}", "data.validation=null", "evaluation.every=null"]
+    assert main(["data", "show", "demo", *words]) == 0
+    assert "unknown tokens of train" in capsys.readouterr().out
 
 
 def test_data_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_wrong_words_are_refused_by_name(
 def test_rows_that_are_here_give_the_plan_their_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "demo"]) == 0
     text = capsys.readouterr().out
-    assert "rows     train.jsonl: 360 rows of 47 to 66 tokens, 54 on average" in text
+    assert "rows     train.jsonl: 360 rows of 47 to 66 tokens, 56 on average" in text
     assert "16 rows, 2,048 tokens" not in text
     assert main(["plan", "demo", "--json"]) == 0
     short = json.loads(capsys.readouterr().out)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from modelzoo.data import load_tokenizer
 from modelzoo.recipes.demo import make_data, make_model
 from modelzoo.recipes.demo.world import NUM_TRAINING_SENTENCES, SENTENCES
 
@@ -79,6 +80,13 @@ def test_the_tokenizers_files_agree() -> None:
     vocabulary = json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"]
     assert (MODEL / "vocab.txt").read_text().splitlines() == sorted(vocabulary, key=vocabulary.get)
     assert len(vocabulary) == json.loads((MODEL / "config.json").read_text())["vocab_size"]
+
+
+def test_the_tokenizer_spells_every_row_and_any_plain_text() -> None:
+    tokenizer = load_tokenizer(MODEL)
+    texts = [str(row[column]) for split in ("train", "validation") for row in rows_of(split) for column in ("question", "passage")]
+    plain = 'Isn\'t Room 2047 "quiet" (at 10:30); or is it - well - loud?!'
+    assert not [item for item in tokenizer.encode([*texts, plain]) if "[UNK]" in tokenizer.tokens(item.input_ids)]
 
 
 def test_the_model_loads_in_transformers_and_knows_its_language() -> None:

@@ -9,7 +9,7 @@ from tiny_runs import rows, settings_for, write_rows
 
 from modelzoo.config import load_settings
 from modelzoo.errors import CheckpointError, DataError, InputError, NonFiniteError, SaveError
-from modelzoo.report import read_records
+from modelzoo.report import read_records, read_run, summarize
 from modelzoo.runtime import find_latest
 from modelzoo.training import SilentProgress, resume, train
 from modelzoo.training.loop import Loop
@@ -187,6 +187,8 @@ def test_resume_with_other_data_is_refused_showing_both(tmp_path):
     write_rows(tmp_path / "train.jsonl", rows(22, seed=5))
     with pytest.raises(CheckpointError, match=f"data: the checkpoint has fingerprint {fingerprint[:16]}, the files now have "):
         resume(result.folder, progress=SilentProgress())
+    assert "ERROR" not in (result.folder / "log.txt").read_text()
+    assert summarize(read_run(result.folder)).state == "stopped"
 
 
 def test_resume_may_log_and_keep_differently(tmp_path):
