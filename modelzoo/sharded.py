@@ -102,12 +102,12 @@ def local_part(tensor: "DTensor", whole: Tensor) -> Tensor:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the whole of a sharded tensor, the tensor itself otherwise. Collective over the ranks that share it.
+    """Return the whole of a sharded tensor, or the tensor itself, a copy if it is away. Collective over the ranks that share it.
 
     Unlike DTensor's own method this is right for sizes that do not divide over two axes.
     """
     if not is_sharded(tensor):
-        return tensor
+        return local_values(tensor) if is_away(tensor) else tensor
     with torch.no_grad():
         mesh, local = tensor.device_mesh, local_values(tensor)
         coordinates = [mesh.get_local_rank(axis) for axis in range(mesh.ndim)]

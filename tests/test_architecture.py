@@ -42,7 +42,7 @@ PARTS: dict[str, set[str]] = {
         "runtime",
         "errors",
     },
-    "generation": {"layers", "models", "hub", "data", "errors"},
+    "generation": {"layers", "models", "hub", "data", "sharded", "errors"},
     "verification": {"models", "hub", "converters", "errors"},
     "adapter_verification": {"adapters", "converters", "models", "verification", "errors"},
     # what the command's training commands are in Python: settings, training and what is done with the result

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from modelzoo.generation import onednn, row_product
 from modelzoo.layers import Embedding, Linear
+from modelzoo.sharded import is_away
 
 __all__ = ["PackedMap", "Packing", "can_be_packed", "is_available", "is_plain"]
 
@@ -39,8 +40,9 @@ def can_be_packed(module: nn.Module) -> bool:
 
 
 def is_plain(weight: Tensor) -> bool:
-    """Return whether a weight is a parameter of its own, not a shard, of float32 on the CPU."""
-    return type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype == torch.float32
+    """Return whether a weight is a parameter of its own, not a shard, of float32 in memory."""
+    is_here = type(weight) is nn.Parameter and weight.device.type == "cpu" and not is_away(weight)
+    return is_here and weight.dtype == torch.float32
 
 
 class PackedMap:

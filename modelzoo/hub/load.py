@@ -16,7 +16,7 @@ from modelzoo.errors import CheckpointError, listing
 from modelzoo.hub.checkpoint import Checkpoint, open_checkpoint
 from modelzoo.hub.facts import ModelFacts
 from modelzoo.hub.files import revision_of, shown
-from modelzoo.hub.model_tensors import Slot, put_local, slots
+from modelzoo.hub.model_tensors import Slot, is_filled_in_place, put_local, slots
 from modelzoo.hub.ranks import agreed
 from modelzoo.quantities import counted
 from modelzoo.sharded import is_sharded, local_box
@@ -81,8 +81,8 @@ def load_weights(
     """Load a model folder's weights into a model.
 
     All names, shapes and dtypes are compared first; a plain model is changed only when every value has been read and is finite.
-    A plain parameter takes the memory that was read (no copy; its identity and ties stay), one on meta is replaced, a DTensor is
-    filled in place: each rank reads its own part. Tensors in the report's `new` are left as they are.
+    A plain parameter takes the memory that was read (no copy; its identity and ties stay), one on meta is replaced, a DTensor or
+    one in a lower tier is filled where it is: each rank reads its own part. Tensors in the report's `new` are left as they are.
 
     Args:
         model: Its tensors decide what must be in the file.
@@ -193,12 +193,12 @@ def _target_dtype(fit: Match, checkpoint: Checkpoint, dtype: torch.dtype | Liter
 def _read_all(
     checkpoint: Checkpoint, fit: Match, places: Mapping[str, Slot], target: torch.dtype
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Read every tensor: DTensors are filled at once, the others are returned; values that are not finite are reported."""
+    """Read every tensor: what is filled in place is filled at once, the others are returned; values not finite are reported."""
     values: dict[str, Tensor] = {}
     problems: list[str] = []
     for group, keys in fit.reads:
-        if any(is_sharded(places[name].tensor) for name in group.ours):
-            problems += _read_sharded(checkpoint, group, keys, places)
+        if any(is_filled_in_place(places[name].tensor) for name in group.ours):
+            problems += _read_in_place(checkpoint, group, keys, places)
             continue
         tensors = [checkpoint.read(key) for key in keys]
         converted = group.to_ours(tensors)
@@ -210,18 +210,18 @@ def _read_all(
     return values, problems
 
 
-def _read_sharded(checkpoint: Checkpoint, group: Group, keys: tuple[str, ...], places: Mapping[str, Slot]) -> list[str]:
+def _read_in_place(checkpoint: Checkpoint, group: Group, keys: tuple[str, ...], places: Mapping[str, Slot]) -> list[str]:
     """Fill this rank's part; a reading error becomes a line, so that all ranks go on to the place where they agree."""
     slot = places[group.ours[0]]
     try:
-        if isinstance(group.rule.op, Copy) and len(keys) == 1 and is_sharded(slot.tensor):
-            box = local_box(slot.tensor)
-            tensors = [checkpoint.read(keys[0], list(box))]
+        if isinstance(group.rule.op, Copy) and len(keys) == 1 and is_filled_in_place(slot.tensor):
+            box = list(local_box(slot.tensor)) if is_sharded(slot.tensor) else None
+            tensors = [checkpoint.read(keys[0], box)]
             put_local(slot, group.ours[0], tensors[0], whole=False)
         else:
             tensors = [checkpoint.read(key) for key in keys]
             for name, tensor in zip(group.ours, group.to_ours(tensors), strict=True):
-                if is_sharded(places[name].tensor):
+                if is_filled_in_place(places[name].tensor):
                     put_local(places[name], name, tensor, whole=True)
                 else:
                     places[name].put(places[name].kept(tensor, places[name].tensor.dtype))
@@ -268,7 +268,7 @@ def _convert_new(fit: Match, places: Mapping[str, Slot], target: torch.dtype) ->
     """Give the tensors that the file lacks the dtype of the others, and memory if they have none."""
     for name in fit.new:
         tensor = places[name].tensor
-        if is_sharded(tensor):
+        if is_filled_in_place(tensor):
             continue
         if tensor.device.type == "meta":
             places[name].put(torch.empty(tensor.shape, dtype=target))

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo.errors import CheckpointError
-from modelzoo.sharded import full_tensor, held, is_sharded, local_part, write_local
+from modelzoo.sharded import full_tensor, held, is_away, is_sharded, local_part, write_local
 
-__all__ = ["Slot", "gathered", "has_adapter", "put_local", "slots"]
+__all__ = ["Slot", "gathered", "has_adapter", "is_filled_in_place", "put_local", "slots"]
 
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 
@@ -77,11 +77,16 @@ def gathered(tensor: Tensor) -> Tensor:
     return full_tensor(tensor).detach()
 
 
+def is_filled_in_place(tensor: Tensor) -> bool:
+    """Return whether a loaded value is copied into a tensor, because it is sharded or lives in a lower tier, and not put there."""
+    return is_sharded(tensor) or is_away(tensor)
+
+
 def put_local(slot: Slot, name: str, value: Tensor, *, whole: bool) -> None:
-    """Copy a value into this rank's part of a sharded tensor.
+    """Copy a value into this rank's part of a tensor that is sharded or lives in a lower tier.
 
     Args:
-        slot: Its tensor is a DTensor.
+        slot: `is_filled_in_place` holds for its tensor.
         name: For messages.
         value: The whole tensor, or this rank's box of it.
         whole: Which of the two it is.
@@ -90,9 +95,8 @@ def put_local(slot: Slot, name: str, value: Tensor, *, whole: bool) -> None:
         CheckpointError: The DTensor has no memory yet.
     """
     tensor = slot.tensor
-    assert is_sharded(tensor)
     if held(tensor).device.type == "meta":
         raise CheckpointError(f"{name}: expected memory to load into, found a sharded parameter on meta; call to_empty first")
-    if whole:
+    if whole and is_sharded(tensor):
         value = local_part(tensor, value)
     write_local(tensor, value)

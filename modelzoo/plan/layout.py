@@ -7,7 +7,7 @@ from torch import nn
 
 from modelzoo.config import ParallelConfig
 from modelzoo.plan.parts import ModelParts, UnitParts
-from modelzoo.runtime.axes import ROOMY_SHARE, STATE_BYTES, resolve
+from modelzoo.runtime.axes import ROOMY_SHARE, STATE_BYTES, needs_mesh, resolve
 from modelzoo.runtime.tiers.placement import Sizes
 from modelzoo.runtime.tiers.unit import aligned
 
@@ -24,6 +24,15 @@ class Cut:
     def __init__(self, config: ParallelConfig) -> None:
         assert isinstance(config.data_shard, int)
         self.config, self.shard, self.tensor = config, config.data_shard, config.tensor
+
+    @property
+    def shared_by(self) -> int | None:
+        """Ranks between which `fully_shard` shares the values of tiers; None on one process, which computes in place."""
+        return self.shard * self.config.data_replicate if self.is_sharded(for_tiers=True) else None
+
+    def is_sharded(self, *, for_tiers: bool) -> bool:
+        """Return whether `fully_shard` puts units together, on one process as well as on many."""
+        return needs_mesh(self.config, self.shard * self.config.data_replicate * self.tensor, for_tiers=for_tiers)
 
     def shape_values(self, shape: tuple[int, ...], is_split: bool) -> int:
         """Values of a rank's shard of a parameter, rows that make all ranks' equal included (`fully_shard`'s rule)."""

@@ -30,7 +30,7 @@ from modelzoo.plan.tier_memory import host_lines, place, tier_lines
 from modelzoo.plan.workload import Workload
 from modelzoo.quantities import counted
 from modelzoo.runtime.checkpoints.publish import readable_size
-from modelzoo.runtime.tiers.placement import Placement, When
+from modelzoo.runtime.tiers.placement import Placement, When, leaves_room
 
 __all__ = ["SMALL_BYTES", "MemoryPlan", "plan_memory"]
 
@@ -83,7 +83,7 @@ def plan_memory(
     ends = head_activations(model, work, tensor=cut.tensor)
     uses_tiers = memory.is_used
     is_below_device = uses_tiers and machine.kind == "cuda"
-    uses_mesh = cut.config.data_replicate * cut.shard * cut.tensor > 1 or work.precision != "float32" or uses_tiers
+    uses_mesh = cut.is_sharded(for_tiers=False)
     # with tiers, what a block's gradients take on their way is part of what their placement counts
     moments = step_moments(
         model, work, cut, blocks, ends, uses_mesh=uses_mesh and not uses_tiers, evaluation_tokens=evaluation_tokens
@@ -100,6 +100,8 @@ def plan_memory(
     placement = None
     if uses_tiers:
         placement, found = place(model, cut, memory, machine, passing + beside, problems)
+        if gives_back and leaves_room(placement, found, passing + beside):
+            gives_back, lines[1] = False, _heap(machine, uses_tiers, False)
         if gives_back:
             moments = tier_moments(
                 model, work, cut, blocks, ends, placement=placement, memory=memory, evaluation_tokens=evaluation_tokens

@@ -1,7 +1,15 @@
 """What exists at each moment of a step, so that the fullest can be found: activations, scores, gradients, units that are whole.
 
 Under a budget the memory of every tensor goes back at once, so that gradients take the place that activations leave. With U the
-values of a block and R those in no block there are, beside what the tiers hold all the time,
+values of a block, P those of its largest parameter and R those in no block there are, beside what the tiers hold all the time, on
+one process
+
+    the forward, the loss         the slot of what is in no block, R, where it comes from below
+    block i's backward            the same, the gradients of a table that scores words, and its first two gradients, 2 P
+    block i's gradients           all of them where they stay in memory or the update takes them together, U
+    the backward of embeddings    gradients of what is in no block, R, and those of the table, which they are added to
+
+and sharded
 
     the start of the forward      R, and its slot where it comes from below
     the loss                      R
@@ -14,6 +22,7 @@ values of a block and R those in no block there are, beside what the tiers hold 
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -122,7 +131,7 @@ def tier_moments(
         memory: Budgets of the tiers.
         evaluation_tokens: Of one evaluation forward.
     """
-    copies = _Copies(model, work, cut, placement, memory)
+    copies = (_Copies if cut.shared_by is not None else _CopiesInPlace)(model, work, cut, placement, memory)
     first, last = ends
     kept = first.kept + sum(block.kept for block in blocks)
     found = [
@@ -176,6 +185,7 @@ class _Copies:
         ]
         table = model.vocab_size * model.table_size // cut.tensor if model.is_language_model and model.trains_scores[0] else 0
         self.table = min(table, self.rest.whole)
+        self.largest = [max(map(math.prod, unit.shapes), default=0) for unit in model.blocks]
 
     def gradients(self, first: int | None = None, *, has_rest: bool = True) -> int:
         """Return those in memory: of blocks from one on (None for none), and of what is in no block; all where they add up."""
@@ -217,3 +227,33 @@ class _Copies:
     def evaluation(self) -> int:
         block = max((size.whole for size in self.blocks), default=0)
         return self.always + self.value * (self.rest.whole + (1 + self.is_shared) * block)
+
+
+class _CopiesInPlace(_Copies):
+    """The same where one process computes on the slots: no unit is put together."""
+
+    def start(self) -> int:
+        return self.always + self.rest_slot
+
+    def loss(self) -> int:
+        return self.always + self.rest_slot
+
+    def backward(self, number: int) -> int:
+        return self._beside_blocks(number) + 2 * VALUE_BYTES * self.largest[number]
+
+    def reduction(self, number: int) -> int:
+        stay = self.updates_at_once or self.kept[number] > 0
+        return self._beside_blocks(number) + VALUE_BYTES * (self.blocks[number].trained if stay else self.largest[number])
+
+    def _beside_blocks(self, number: int) -> int:
+        sizes = [size.shard for size in self.blocks[number + 1 :]] if self.updates_at_once else []
+        updating = VALUE_BYTES * sum(heapq.nlargest(WORKERS, sizes))
+        return self.always + self.rest_slot + VALUE_BYTES * self.table + updating
+
+    def embeddings(self) -> int:
+        sizes = [size.shard for size in self.blocks] if self.updates_at_once else []
+        updating = VALUE_BYTES * sum(heapq.nlargest(WORKERS, sizes))
+        return self.always + self.rest_slot + VALUE_BYTES * (self.rest.trained + self.table) + updating
+
+    def evaluation(self) -> int:
+        return self.always + self.rest_slot

@@ -50,7 +50,7 @@ def _in_memory(
             slots=memory.slots,
             how=memory.placement,
             when=memory.optimizer_update,
-            ranks=cut.shard * cut.config.data_replicate,
+            ranks=cut.shared_by,
         )
 
     try:
@@ -81,7 +81,7 @@ def _below_device(
             slots=memory.slots,
             how=memory.placement,
             when=memory.optimizer_update,
-            ranks=cut.shard * cut.config.data_replicate,
+            ranks=cut.shared_by,
             reserved_bytes=reserved,
         )
 

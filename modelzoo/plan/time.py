@@ -70,7 +70,7 @@ def plan_time(model: ModelParts, work: Workload, cut: Cut, traffic: TrafficPlan,
     held = sum(cut.trained(unit) for unit in model.units)
     below = _updated_below(model, cut, memory)
     whole = sum(cut.whole(unit) for unit in model.units)
-    is_cut = cut.shard * cut.config.data_replicate > 1 or work.precision != "float32" or memory.placement is not None
+    is_cut = cut.is_sharded(for_tiers=memory.placement is not None)
     # with tiers a block is put together twice
     rebuilt = (32.0 if memory.placement is not None else 16.0) * whole * work.micro_batches if is_cut else 0.0
     rate = machine.flops[work.precision]
@@ -167,8 +167,8 @@ def _fresh_bytes(model: ModelParts, work: Workload, cut: Cut) -> float:
     """Return the bytes of all tensors that a step makes, where each takes fresh pages.
 
     What a block keeps without recomputation is what its forward makes; the backward makes as much in gradients, and recomputation
-    makes it again. Blocks are put together for the forward and for the backward; gradients exist whole, in the buffer of their
-    reduction, and as its result.
+    makes it again. Sharded blocks are put together for the forward and for the backward; their gradients exist whole, in the buffer
+    of their reduction, and as its result.
     """
     plain = dataclasses.replace(work, recompute="none", offloads_inputs=False)
     made = 0.0
@@ -178,7 +178,9 @@ def _fresh_bytes(model: ModelParts, work: Workload, cut: Cut) -> float:
         made += unit.kept * (2 + again)
     first, last = head_activations(model, plain, tensor=cut.tensor)
     made += 2 * (first.kept + last.kept) + last.again
-    copies = sum(cut.whole(unit) * (2 if unit.is_block else 1) + 3 * cut.trained(unit) for unit in model.units)
+    copies = sum(map(cut.trained, model.units))
+    if cut.is_sharded(for_tiers=True):
+        copies += sum(cut.whole(unit) * (2 if unit.is_block else 1) + 2 * cut.trained(unit) for unit in model.units)
     return work.micro_batches * (made + 4.0 * copies)
 
 

@@ -10,7 +10,7 @@ from modelzoo.quantities import counted
 from modelzoo.runtime.memory import free_bytes
 from modelzoo.runtime.process import World
 
-__all__ = ["REPLICATE", "SHARD", "TENSOR", "build_mesh", "resolve"]
+__all__ = ["REPLICATE", "SHARD", "TENSOR", "build_mesh", "needs_mesh", "resolve"]
 
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 STATE_BYTES = 16
@@ -55,6 +55,17 @@ def resolve(config: ParallelConfig, world: World, model: nn.Module) -> ParallelC
         )
     zero = _zero(world, model, left * config.tensor) if config.zero == "auto" else config.zero
     return config.model_copy(update={"data_shard": left, "zero": zero})
+
+
+def needs_mesh(config: ParallelConfig, world_size: int, *, for_tiers: bool = False) -> bool:
+    """Return whether a model is sharded: on many processes, and on one where only `fully_shard` does what is asked of it.
+
+    Args:
+        config: How.
+        world_size: Number of processes.
+        for_tiers: Whether values will leave memory; one process does that in place, but inside no compiled block.
+    """
+    return world_size > 1 or config.precision != "float32" or (for_tiers and config.compile)
 
 
 def build_mesh(config: ParallelConfig, world: World) -> DeviceMesh:

@@ -15,9 +15,11 @@ __all__ = [
     "SHARED_LARGE_BYTES",
     "free_bytes",
     "give_back_at_once",
+    "keep_freed",
     "limit_device",
     "resident_bytes",
     "total_bytes",
+    "trim_heap",
 ]
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -26,8 +28,10 @@ CONTEXT_BYTES = 600 * 2**20
 """What the driver takes of an accelerator for a process beside what torch allocates."""
 LARGE_BYTES = 128 * 2**10
 """glibc's own threshold before it raises it."""
-M_MMAP_THRESHOLD = -3
-"""glibc's number of the option, from its malloc.h."""
+KEPT_BYTES = 32 * 2**20
+"""The most to which glibc raises it by itself."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""glibc's numbers of the options, from its malloc.h."""
 SHARED_LARGE_BYTES = 4 * 2**20
 """The same for ranks without a budget: gathered blocks and their gradients leave holes of all sizes in glibc's heap. A rank of a
 sharded BERT took 833 MiB so instead of 1,105, in the same time; from 128 KiB on it were 747, and 20 % more time on one process."""
@@ -99,7 +103,22 @@ def give_back_at_once(from_bytes: int = LARGE_BYTES) -> bool:
     Args:
         from_bytes: Size of a large tensor.
     """
+    return _mallopt(M_MMAP_THRESHOLD, from_bytes)
+
+
+def keep_freed() -> bool:
+    """Let glibc keep the memory of freed tensors for others, as it does by itself, and return whether that can be had."""
+    return _mallopt(M_MMAP_THRESHOLD, KEPT_BYTES) and _mallopt(M_TRIM_THRESHOLD, 2 * KEPT_BYTES)
+
+
+def trim_heap() -> None:
+    """Give what glibc keeps free in its heap back to the system."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _mallopt(option: int, value: int) -> bool:
     try:
-        return bool(ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, from_bytes))
+        return bool(ctypes.CDLL(None).mallopt(option, value))
     except (AttributeError, OSError):  # another C library
         return False

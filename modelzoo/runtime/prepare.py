@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.errors import ConfigError
-from modelzoo.runtime.axes import REPLICATE, SHARD, TENSOR, build_mesh, resolve
+from modelzoo.runtime.axes import REPLICATE, SHARD, TENSOR, build_mesh, needs_mesh, resolve
 from modelzoo.runtime.exchange.counted import count_traffic
 from modelzoo.runtime.exchange.traffic import StepClock, Traffic
 from modelzoo.runtime.freezing import follow_freezing, keep_flags
@@ -32,7 +32,7 @@ from modelzoo.runtime.tensor.sequence_parallel import slice_tokens
 from modelzoo.runtime.tensor.tensor_parallel import split
 from modelzoo.runtime.units import find_ties, find_units, holds_any
 from modelzoo.runtime.usage import note_usage
-from modelzoo.sharded import is_sharded, local_part, write_local
+from modelzoo.sharded import is_away, is_sharded, local_part, write_local
 
 __all__ = ["Prepared", "accumulating", "materialise", "prepare", "prepared", "reshard"]
 
@@ -55,8 +55,8 @@ class Prepared:
     """What was exchanged since the model was prepared."""
     clock: StepClock
     """Where the time of its steps went."""
-    frees_blocks: bool = False
-    """Whether blocks give their memory back after every use, for the tiers."""
+    for_tiers: bool = False
+    """Whether values will leave memory, so that blocks give theirs back after every use."""
 
 
 _PREPARED: WeakKeyDictionary[nn.Module, Prepared] = WeakKeyDictionary()
@@ -80,8 +80,8 @@ def prepare(
         world: The processes.
         config: How; None shards over all of them.
         units: The blocks to shard, recompute and compile one by one; None finds them (`find_units`).
-        for_tiers: Whether values will leave memory (`modelzoo.runtime.tiers`): blocks are then sharded on one process too, and give
-            their memory back between forward and backward.
+        for_tiers: Whether values will leave memory (`modelzoo.runtime.tiers`): blocks then give theirs back between forward and
+            backward, sharded or, on one process, in place.
 
     Raises:
         ConfigError: The config does not fit the ranks or the model, a parameter is not float32, a declared tie is not one tensor,
@@ -94,8 +94,8 @@ def prepare(
     ties = find_ties(model)
     blocks = find_units(model) if units is None else list(units)
     traffic = Traffic()
-    needs_mesh = world.world_size > 1 or config.precision != "float32" or for_tiers
-    mesh = build_mesh(config, world.joined()) if needs_mesh else None
+    is_cut = needs_mesh(config, world.world_size, for_tiers=for_tiers)
+    mesh = build_mesh(config, world.joined()) if is_cut else None
     if mesh is not None and config.tensor > 1:
         axis = TensorAxis(mesh.get_group(TENSOR), traffic)
         split(model, mesh[TENSOR], axis)
@@ -147,9 +147,10 @@ def materialise(model: nn.Module, device: torch.device, *, modules: Sequence[nn.
             module._parameters[name] = first._parameters[own]
     if hasattr(model, "fill"):
         model.fill = _fill_whole
+    is_cut = prepared(model).mesh is not None or prepared(model).for_tiers
     for module in chosen:
         layer: Any = module
-        if layer is not model and hasattr(layer, "init_weights") and _holds_sharded(layer):
+        if layer is not model and is_cut and hasattr(layer, "init_weights"):
             layer.init_weights = partial(_init_whole, layer, layer.init_weights)
 
 
@@ -175,7 +176,7 @@ def accumulating(model: nn.Module, *, is_last: bool) -> None:
         model: Prepared or plain; a plain one needs nothing.
         is_last: Whether the optimizer steps after this micro-batch.
     """
-    if not isinstance(model, FSDPModule) or prepared(model).frees_blocks:
+    if not isinstance(model, FSDPModule) or prepared(model).for_tiers:
         return
     zero = prepared(model).config.zero
     assert zero != "auto"
@@ -243,24 +244,20 @@ def _holds_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def _holds_sharded(module: nn.Module) -> bool:
-    return any(is_sharded(parameter) for parameter in module.parameters(recurse=False))
-
-
 @torch.no_grad()
 def _fill_whole(parameter: nn.Parameter, initialise: Callable[[Tensor], object]) -> None:
-    """Let a function fill a parameter whole, on the CPU as one process does, and keep this rank's part of it."""
-    if not is_sharded(parameter):
+    """Let a function fill a parameter whole, on the CPU as one process does, and keep this rank's part of it, wherever it lives."""
+    if not is_sharded(parameter) and not is_away(parameter):
         initialise(parameter)
         return
     whole = torch.empty(parameter.shape, dtype=parameter.dtype)
     initialise(whole)
-    write_local(parameter, local_part(parameter, whole))
+    write_local(parameter, local_part(parameter, whole) if is_sharded(parameter) else whole)
 
 
 @torch.no_grad()
 def _init_whole(module: nn.Module, initialise: Callable[..., None], *args: Any) -> None:
-    """Draw a layer's values whole, on the CPU as one process does, and keep this rank's part of them."""
+    """Draw a layer's values whole, on the CPU as one process does, and keep this rank's part of them, wherever it lives."""
     own = dict(module.named_parameters(recurse=False))
     whole = {name: nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype)) for name, parameter in own.items()}
     try:

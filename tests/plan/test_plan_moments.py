@@ -18,7 +18,7 @@ from modelzoo.plan.layout import Cut
 from modelzoo.runtime import accumulating, clip_grad_norm, connect, layout, prepare
 from modelzoo.runtime.tiers import Placement, TieredAdamW, attach_tiers, placement, sizes_of, tiers_of
 from modelzoo.runtime.tiers.link import Link
-from modelzoo.runtime.tiers.placement import slot_bytes, working_bytes
+from modelzoo.runtime.tiers.placement import VALUE_BYTES, slot_bytes, working_bytes
 from modelzoo.runtime.tiers.unit import KINDS
 from modelzoo.runtime.tiers.worker import WORKERS
 from modelzoo.training.optimizer import build_optimizer
@@ -153,5 +153,7 @@ def test_below_a_device_units_that_are_whole_count_in_their_precision(precision:
         finally:
             tiers.close()
     assert slots == slot_bytes(sizes, 3)
-    planned = working_bytes(sizes, "step")
+    planned = working_bytes(sizes, "step", Cut(config).shared_by)
+    if precision == "float32":  # computed in place: what is in no block stays in the slot that the step makes for it
+        planned += VALUE_BYTES * sizes[-1].shard
     assert 0.8 * planned <= live.peak <= planned

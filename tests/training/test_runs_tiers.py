@@ -167,7 +167,9 @@ def test_a_run_with_tiers_that_was_killed_is_resumed_bit_for_bit(tmp_path):
 def test_a_budget_that_is_too_small_stops_a_run_before_it_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "Loop", None)
     settings = settings_for(tmp_path, memory__host="10MiB", memory__disk={"path": str(tmp_path / "swap")})
-    with pytest.raises(ConfigError, match=r"memory.host: 10.0 MiB is too small: expected at least .* for the model and .* beside it"):
+    with pytest.raises(
+        ConfigError, match=r"memory.host: 10.0 MiB is too small: expected at least .* for the model and .* beside it"
+    ):
         train(settings, progress=SilentProgress())
     assert not (tmp_path / "swap").exists()
 

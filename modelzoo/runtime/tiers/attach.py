@@ -7,13 +7,13 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.config.memory import MemoryConfig, parse_size
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.axes import SHARD
-from modelzoo.runtime.memory import free_bytes, give_back_at_once, limit_device, resident_bytes, total_bytes
+from modelzoo.runtime.memory import free_bytes, give_back_at_once, keep_freed, limit_device, resident_bytes, total_bytes
 from modelzoo.runtime.prepare import materialise, prepared
 from modelzoo.runtime.process import World
 from modelzoo.runtime.recompute import keep_inputs
@@ -21,11 +21,13 @@ from modelzoo.runtime.tiers.device_placement import place_below_device
 from modelzoo.runtime.tiers.direct_file import DirectFile
 from modelzoo.runtime.tiers.engine import Tiers
 from modelzoo.runtime.tiers.folder import TierFolder, sweep_ranks
+from modelzoo.runtime.tiers.in_place import nothing_like
 from modelzoo.runtime.tiers.inputs import Inputs
 from modelzoo.runtime.tiers.link import Link
-from modelzoo.runtime.tiers.placement import Placement, Sizes, place_units
+from modelzoo.runtime.tiers.placement import Placement, Sizes, leaves_room, place_units
 from modelzoo.runtime.tiers.traffic import DiskTraffic
 from modelzoo.runtime.tiers.unit import Place, Unit, aligned, lay_down, open_regions
+from modelzoo.runtime.units import find_ties, holds_any
 from modelzoo.sharded import held, is_sharded, padded_shape
 
 __all__ = ["attach_tiers", "budget_bytes", "sizes_of", "tiers_of"]
@@ -49,8 +51,8 @@ def attach_tiers(
     """Let a model's values live in the tiers; `TieredAdamW` is its optimizer from then on.
 
     Args:
-        model: After `prepare`, sharded (`ParallelConfig` with tiers shards on one process too). One on meta is given its memory
-            here, unit by unit, so that the device never holds what lives below it.
+        model: After `prepare(for_tiers=True)`. One on meta is given its memory here, unit by unit, so that the device never holds
+            what lives below it.
         world: The processes.
         memory: Budgets of a process, and when updates are carried out.
         reserved_bytes: What activations and everything else beside the model take of the budget of the memory it computes in.
@@ -64,15 +66,17 @@ def attach_tiers(
         SaveError: The disk tier cannot be made.
     """
     link = link or Link(world.device)
-    offloads = memory.activations == "offload"
+    offloads, heap_limit = memory.activations == "offload", None
     if offloads:
         _check_offload(model, memory, link)
     if placement is None:
-        placement = _place(sizes_of(model), world, memory, link, reserved_bytes)
+        ranks = world.data_size if isinstance(model, FSDPModule) else None
+        placement, heap_limit = _place(sizes_of(model), world, memory, link, reserved_bytes, ranks)
     needed = placement.disk_bytes + (max(inputs_bytes, 1) if offloads else 0)
-    _give_memory(model, placement, world.device)
+    is_filled = not _give_memory(model, placement, world.device) and is_filled
     folder = _folder(world, memory, needed) if needed else None  # from here on `_open` lets go of it if anything fails
     tiers = _TIERS[model] = _open(_groups(model), placement, folder, memory, link, is_filled=is_filled)
+    tiers.heap_limit = heap_limit
     keep_inputs(prepared(model).units, None if tiers.inputs is None else tiers.inputs.hooks)
     return tiers
 
@@ -117,22 +121,23 @@ def _size(key: str, text: str, total: int, free: int) -> int:
     return size
 
 
-def _place(sizes: Sequence[Sizes], world: World, memory: MemoryConfig, link: Link, reserved_bytes: int) -> Placement:
-    """Return where a model's values live under the budgets.
+def _place(
+    sizes: Sequence[Sizes], world: World, memory: MemoryConfig, link: Link, reserved_bytes: int, ranks: int | None
+) -> tuple[Placement, int | None]:
+    """Return where a model's values live under the budgets, and the resident bytes up to which glibc may keep freed memory.
 
     Raises:
         ConfigError: A budget is too small or larger than the machine.
     """
     budget, cpu = budget_bytes(memory, world, link), torch.device("cpu")
-    has_disk, ranks = memory.disk.path is not None, world.data_size
+    has_disk = memory.disk.path is not None
     room = None if budget is None else budget - reserved_bytes
     slots, how, when = memory.slots, memory.placement, memory.optimizer_update
     if not link.is_apart:
-        if budget is not None:
-            give_back_at_once()
-        return place_units(
+        placement = place_units(
             sizes, budget_bytes=room, has_disk=has_disk, slots=slots, how=how, when=when, ranks=ranks, reserved_bytes=reserved_bytes
         )
+        return placement, _hold_heap(placement, budget, reserved_bytes)
     host = _size("memory.host", memory.host or "auto", total_bytes(), free_bytes(cpu) + resident_bytes())
     placement = place_below_device(
         sizes,
@@ -148,14 +153,22 @@ def _place(sizes: Sequence[Sizes], world: World, memory: MemoryConfig, link: Lin
     )
     if memory.device is not None and budget is not None:
         limit_device(world.device, budget)
-    return placement
+    return placement, None
 
 
-def _give_memory(model: nn.Module, placement: Placement, device: torch.device) -> None:
-    """Give a model on meta its memory, and take it away again at once where values live in a lower tier."""
+def _hold_heap(placement: Placement, budget: int | None, reserved_bytes: int) -> int | None:
+    """Let glibc keep freed memory, which is faster, only where a budget has room for it; return how far it may go."""
+    has_room = leaves_room(placement, budget, reserved_bytes)
+    (keep_freed if has_room else give_back_at_once)()
+    return budget if has_room else None
+
+
+def _give_memory(model: nn.Module, placement: Placement, device: torch.device) -> bool:
+    """Give a model on meta memory, taken away at once where values live in a lower tier, and return whether it was on meta."""
     if not any(parameter.is_meta for parameter in model.parameters()):
-        return
+        return False
     inside: set[int] = set()
+    is_in_place = not isinstance(model, FSDPModule)
     for (_, module, _, _), homes in zip(_groups(model), placement.homes, strict=True):
         modules = [each for each in module.modules() if id(each) not in inside]
         inside.update(map(id, modules))
@@ -165,6 +178,9 @@ def _give_memory(model: nn.Module, placement: Placement, device: torch.device) -
                 for parameter in each.parameters(recurse=False):
                     if is_sharded(parameter):
                         held(parameter).untyped_storage().resize_(0)
+                    elif is_in_place and _is_moved(parameter):
+                        parameter.data = nothing_like(parameter)
+    return True
 
 
 def _check_offload(model: nn.Module, memory: MemoryConfig, link: Link) -> None:
@@ -213,10 +229,10 @@ def _open(
     made = []
     traffic = DiskTraffic()
     try:
-        for number, ((name, module, own, _), homes) in enumerate(zip(groups, placement.homes, strict=True)):
-            shapes = [padded_shape(parameter, SHARD) for parameter in own if is_sharded(parameter)]
-            places = lay_down(own, shapes, [held(parameter).numel() for parameter in own])
-            unit = Unit(name, module, places, _region(places), homes, link)
+        for number, ((name, module, own, is_block), homes) in enumerate(zip(groups, placement.homes, strict=True)):
+            moved = [parameter for parameter in own if _is_moved(parameter)]
+            places = lay_down(moved, [_shape(parameter) for parameter in moved], [held(parameter).numel() for parameter in moved])
+            unit = Unit(name, module, places, _region(places), homes, link, is_block)
             path = folder.file(f"unit-{number}") if folder is not None else Path()
             file = open_regions(unit, path, traffic)
             if file is not None:
@@ -243,18 +259,20 @@ def _open(
 
 
 def _groups(model: nn.Module) -> list[tuple[str, nn.Module, list[nn.Parameter], bool]]:
-    """Return the units that `fully_shard` made, in forward order, and last what is in no block.
+    """Return the blocks that are laid out one by one, in forward order, and last what is in no block.
 
     Raises:
-        ConfigError: The model is not sharded.
+        ConfigError: The model was not prepared for tiers.
     """
-    if not isinstance(model, FSDPModule):
-        raise ConfigError(f"{type(model).__name__}: tiers need a sharded model; call modelzoo.runtime.prepare with tiers first")
+    known = prepared(model)
+    if not known.for_tiers:
+        raise ConfigError(f"{type(model).__name__}: call modelzoo.runtime.prepare with for_tiers=True first")
+    ties = [] if isinstance(model, FSDPModule) else find_ties(model)
     names = {id(module): name for name, module in model.named_modules()}
     seen: set[int] = set()
     groups: list[tuple[str, nn.Module, list[nn.Parameter], bool]] = []
-    for unit in prepared(model).units:
-        if isinstance(unit, FSDPModule):
+    for unit in known.units:
+        if isinstance(unit, FSDPModule) or (not isinstance(model, FSDPModule) and not holds_any(unit, ties)):
             own = [parameter for parameter in unit.parameters() if id(parameter) not in seen]
             seen.update(id(parameter) for parameter in own)
             groups.append((names[id(unit)], unit, own, True))
@@ -265,9 +283,18 @@ def _groups(model: nn.Module) -> list[tuple[str, nn.Module, list[nn.Parameter], 
 
 
 def _sizes(name: str, own: Sequence[nn.Parameter], is_block: bool, value_bytes: int) -> Sizes:
-    shard = sum(aligned(max(math.prod(padded_shape(parameter, SHARD)), 1)) for parameter in own if is_sharded(parameter))
+    shard = sum(aligned(max(math.prod(_shape(parameter)), 1)) for parameter in own if _is_moved(parameter))
     trained = sum(held(parameter).numel() for parameter in own if parameter.requires_grad)
     return Sizes(name, shard, sum(parameter.numel() for parameter in own), trained, is_block, value_bytes)
+
+
+def _is_moved(parameter: nn.Parameter) -> bool:
+    """Return whether a parameter's values can live in a lower tier: not those that are stored in fewer bits."""
+    return is_sharded(parameter) or (type(parameter.data) is Tensor and parameter.dtype == torch.float32)
+
+
+def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    return padded_shape(parameter, SHARD) if is_sharded(parameter) else tuple(parameter.shape)
 
 
 def _region(places: Sequence[Place]) -> int:

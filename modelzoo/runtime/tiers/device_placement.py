@@ -21,6 +21,7 @@ from modelzoo.runtime.tiers.placement import (
     kept_of,
     moved_bytes,
     order_of,
+    settled_bytes,
     slot_bytes,
     working_bytes,
 )
@@ -43,7 +44,7 @@ def place_below_device(
     slots: int,
     how: Literal["plan", "static"],
     when: When,
-    ranks: int = 1,
+    ranks: int | None = None,
     reserved_bytes: int = 0,
 ) -> Placement:
     """Return the homes of all units' values.
@@ -56,7 +57,7 @@ def place_below_device(
         slots: Blocks on their way at a time.
         how: As `MemoryConfig.placement`.
         when: As `MemoryConfig.optimizer_update`.
-        ranks: Between which the values are shared.
+        ranks: As of `place_units`.
         reserved_bytes: What was taken off the device's budget before, for messages.
 
     Raises:
@@ -64,7 +65,7 @@ def place_below_device(
     """
     costs, working = costs_of(units, when), working_bytes(units, when, ranks)
     moving = working + slot_bytes(units, slots) + VALUE_BYTES * max((unit.shard for unit in units if unit.is_block), default=0)
-    everything = working + sum(costs.values())
+    everything = settled_bytes(units, costs, when, ranks)
     smallest = min(everything, moving)
     if device_bytes is None or everything <= device_bytes:
         return Placement(tuple(dict.fromkeys(KINDS, "memory") for _ in units), everything, 0, 0, smallest)

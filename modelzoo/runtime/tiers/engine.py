@@ -1,7 +1,8 @@
 """The tiers at work: blocks fetched ahead of their use, gradients put away, updates carried out where the moments are.
 
-`fully_shard` asks a shard for its values by two functions on the local tensor (`fsdp_pre_all_gather`, `fsdp_post_all_gather`); here
-they hand out a slot that a thread has filled from the disk. Nothing in the model, the loop or the optimizer step is another.
+On one process blocks compute on the slots that threads have filled from the disk (`InPlace`). On many, `fully_shard` asks a shard
+for its values by two functions on the local tensor (`fsdp_pre_all_gather`, `fsdp_post_all_gather`), and they hand out a slot.
+Nothing in the model, the loop or the optimizer step is another.
 """
 
 from collections.abc import Callable
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from modelzoo.runtime.memory import give_back_at_once, resident_bytes, trim_heap
 from modelzoo.runtime.tiers.adamw import TieredAdamW
 from modelzoo.runtime.tiers.direct_file import Buffer, DirectFile
 from modelzoo.runtime.tiers.folder import TierFolder
+from modelzoo.runtime.tiers.in_place import InPlace
 from modelzoo.runtime.tiers.inputs import Inputs
 from modelzoo.runtime.tiers.ledger import Ledger, Resident
 from modelzoo.runtime.tiers.link import Link
@@ -67,6 +70,9 @@ class Tiers:
         self.ledger = Ledger(units)
         self.updates = Updates(units, self.ring, when)
         self.inputs = inputs
+        self._at_work = InPlace(self.ring, self.resident)
+        self.heap_limit: int | None = None
+        """Bytes of this process beyond which glibc keeps no freed memory any more."""
         self.ends_with: list[Callable[[], None]] = []
         """What is to be closed before the tiers are."""
         self._piece: Buffer | None = None
@@ -82,27 +88,34 @@ class Tiers:
     # -- what the model sees ---------------------------------------------------------------------------------------------------
 
     def _attach(self, unit: Unit, *, is_filled: bool) -> None:
-        for place in unit.places if unit.is_streamed else ():
-            storage = held(place.parameter).untyped_storage()
-            if not storage.nbytes():  # taken away when the model was given its memory
-                storage.resize_(4 * torch.Size(place.padded).numel())
         for number, place in enumerate(unit.places):
             if unit.is_streamed:
                 local: Any = held(place.parameter)
                 if is_filled:
                     self.write(unit, number, "parameters", local.detach())
-                local.fsdp_pre_all_gather = partial(self._hand_out, unit, number)
-                local.fsdp_post_all_gather = partial(self._take_back, unit, number)
                 local.away = AwayValues(self, unit, number, "parameters")
             if place.parameter.requires_grad and (self.when == "in_backward" or unit.homes["gradients"] != "memory"):
                 place.parameter.register_post_accumulate_grad_hook(partial(self._take_gradient, unit, number))
-        if unit.is_streamed:
-            assert isinstance(unit.module, FSDPModule)
-            # at its first use `fully_shard` looks at the shards' memory and finds the two functions; later it needs no memory
-            unit.module.unshard()
-            unit.module.reshard()
-            for place in unit.places:
-                held(place.parameter).untyped_storage().resize_(0)
+        if not unit.is_streamed:
+            return
+        if isinstance(unit.module, FSDPModule):
+            self._attach_shards(unit, unit.module)
+        else:
+            self._at_work.attach(unit, is_block=unit.is_block)
+
+    def _attach_shards(self, unit: Unit, module: FSDPModule) -> None:
+        """Let `fully_shard` ask for the values of a unit."""
+        for number, place in enumerate(unit.places):
+            local: Any = held(place.parameter)
+            if not local.untyped_storage().nbytes():  # taken away when the model was given its memory
+                local.untyped_storage().resize_(4 * torch.Size(place.padded).numel())
+            local.fsdp_pre_all_gather = partial(self._hand_out, unit, number)
+            local.fsdp_post_all_gather = partial(self._take_back, unit, number)
+        # at its first use it looks at the shards' memory and finds the two functions; later it needs no memory
+        module.unshard()
+        module.reshard()
+        for place in unit.places:
+            held(place.parameter).untyped_storage().resize_(0)
 
     def _hand_out(
         self, unit: Unit, number: int, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any
@@ -138,7 +151,12 @@ class Tiers:
             SaveError: A value could not be read or written.
         """
         self.resident()
+        self._at_work.let_go()
         self.updates.publish()
+        if self.heap_limit is not None and resident_bytes() > self.heap_limit:
+            give_back_at_once()
+            trim_heap()
+            self.heap_limit = None
 
     def flush(self) -> None:
         """Carry out every update that is still pending: before anything but a forward looks at the values.
@@ -180,6 +198,7 @@ class Tiers:
             SaveError: They could not be written, or an update before could not be carried out.
         """
         self.flush()
+        self._at_work.let_go()
         place, flat, buffer = unit.places[number], values.reshape(-1), self._piece_buffer()
         for low in range(0, place.numel, PIECE):
             piece = flat[low : low + PIECE]
@@ -226,6 +245,7 @@ class Tiers:
         """Stop the threads and remove the files; the model cannot be used any more."""
         for end in self.ends_with:
             end()
+        self._at_work.let_go()
         if self.inputs is not None:
             self.inputs.close()
         self.ring.close()

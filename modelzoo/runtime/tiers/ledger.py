@@ -62,7 +62,12 @@ class Ledger:
         found = Resident(
             slots=slots,
             scratch=0 if is_apart else scratch,
-            parameters=sum(held(place.parameter).untyped_storage().nbytes() for place in places),
+            parameters=sum(
+                held(place.parameter).untyped_storage().nbytes()
+                for unit in self._units
+                for place in unit.places
+                if not unit.is_streamed
+            ),
             moments=sum(unit.region_bytes("memory") for unit in self._units),
             gradients=sum(held(gradient).nbytes for gradient in gradients),
             inputs=0 if is_apart else inputs,

@@ -1,12 +1,16 @@
 """Which values stay in memory and which go to disk: what costs most traffic a byte stays, under a budget that always holds.
 
-A step takes beside the homes, by what `fully_shard` of torch 2.13 does, with U values in the largest block and R in no block:
-while a block's backward runs there are its whole parameters, U, its gradients, U, and the buffer of the block before, which is let
-go when the next reduction begins, U; on many ranks also the next block on its way, U. When its gradients are reduced, its whole
-parameters are gone; there are they and the buffer, then the buffer, its result and their quotient, 3 U. What is in no block is
-whole during the whole step, R, has gradients, R, and where it is used twice (tied embeddings, scores in chunks) a second gradient
-that is added to the first, R, while no block is at work. Units that are whole, and their gradients until they are reduced, are in
-the precision of the computing; buffers of reductions and their results are float32.
+A step takes beside the homes, with U values in the largest block and R in no block:
+
+On one process (`InPlace`) blocks compute on the slots. There are the gradients of the block at work, U; those of what is in no
+block, R, of which a part waits during the whole backward (tied embeddings have their scores' first); and a second one that is added
+to the first, R, while no block is at work.
+
+Sharded, by what `fully_shard` of torch 2.13 does, there are while a block's backward runs its whole parameters, U, its gradients,
+U, and the buffer of the block before, which is let go when the next reduction begins, U; on many ranks also the next block on its
+way, U. When its gradients are reduced, its whole parameters are gone; there are they and the buffer, then the buffer, its result
+and their quotient, 3 U. What is in no block is whole during the whole step, R, and has gradients as above. Units that are whole,
+and their gradients until they are reduced, are in the precision of the computing; buffers of reductions and their results float32.
 """
 
 import heapq
@@ -30,10 +34,12 @@ __all__ = [
     "When",
     "costs_of",
     "kept_of",
+    "leaves_room",
     "moved_bytes",
     "moves",
     "order_of",
     "place_units",
+    "settled_bytes",
     "slot_bytes",
     "working_bytes",
 ]
@@ -41,6 +47,10 @@ __all__ = [
 VALUE_BYTES = 4
 SCRATCH_BYTES = (3 * WORKERS * SCRATCH_SETS * UPDATE_PIECE + (STAGING_BUFFERS + 1) * PIECE) * VALUE_BYTES
 """Of both moments and gradients in every thread, of gradients on their way to the disk, and of values from outside."""
+
+ROOMY_SHARE = 0.75
+"""Of a budget, what may be needed so that the rest is room for what glibc keeps: runs without a budget were up to 8 % over the
+plan, and with batches of changing shapes the demo, which is small, by 22 %."""
 
 When = Literal["step", "in_backward", "deferred"]
 Homes = tuple[Mapping[Kind, Home], ...]
@@ -90,7 +100,7 @@ def place_units(
     slots: int,
     how: Literal["plan", "static"],
     when: When,
-    ranks: int = 1,
+    ranks: int | None = None,
     reserved_bytes: int = 0,
 ) -> Placement:
     """Return the homes of all units' values.
@@ -102,7 +112,7 @@ def place_units(
         slots: Blocks on their way at a time.
         how: As `MemoryConfig.placement`. The plan is never worse than static: where that would move less, it is taken.
         when: As `MemoryConfig.optimizer_update`.
-        ranks: Between which the values are shared.
+        ranks: Between which `fully_shard` shares the values; None on one process that computes in place.
         reserved_bytes: What was taken off the budget before, for messages.
 
     Raises:
@@ -111,7 +121,7 @@ def place_units(
     costs = costs_of(units, when)
     working = working_bytes(units, when, ranks)
     moving = working + SCRATCH_BYTES + slot_bytes(units, slots)
-    everything = working + sum(costs.values())
+    everything = settled_bytes(units, costs, when, ranks)
     smallest = min(everything, moving) if has_disk else everything
     if budget_bytes is None or everything <= budget_bytes:
         return Placement(tuple(dict.fromkeys(KINDS, "memory") for _ in units), everything, 0, 0, smallest)
@@ -143,6 +153,18 @@ def place_units(
     )
 
 
+def leaves_room(placement: Placement, budget_bytes: int | None, reserved_bytes: int) -> bool:
+    """Return whether glibc may keep the memory of freed tensors, which is faster: nothing has to move, and the budget has room.
+
+    Args:
+        placement: Where values live.
+        budget_bytes: Of the whole process; None for no limit.
+        reserved_bytes: What it takes beside the model.
+    """
+    needed = placement.memory_bytes + reserved_bytes
+    return not placement.disk_bytes and (budget_bytes is None or needed <= ROOMY_SHARE * budget_bytes)
+
+
 def moves(unit: Sizes, kind: Kind, when: When) -> int:
     """Return how often a step of one micro-batch reads or writes a kind of a unit that is on disk.
 
@@ -156,15 +178,25 @@ def moves(unit: Sizes, kind: Kind, when: When) -> int:
     return {"step": 3, "in_backward": 2 + (not unit.is_block), "deferred": 2}[when] + unit.is_block
 
 
-def working_bytes(units: Sequence[Sizes], when: When, ranks: int = 1) -> int:
-    """Return what a step takes wherever values live: units that are whole, and gradients on their way."""
-    value = max((unit.value_bytes for unit in units), default=VALUE_BYTES)
+def settled_bytes(units: Sequence[Sizes], costs: Mapping[Key, int], when: When, ranks: int | None) -> int:
+    """Return what a step takes when everything stays in memory: in place, gradients come where they live."""
+    rest = sum(unit.whole for unit in units if not unit.is_block)
+    is_plain = ranks is None and when != "in_backward"
+    return sum(costs.values()) + (VALUE_BYTES * rest if is_plain else working_bytes(units, when, ranks))
+
+
+def working_bytes(units: Sequence[Sizes], when: When, ranks: int | None = None) -> int:
+    """Return what a step takes wherever values live: units that are put together, and gradients on their way."""
     block = max((unit.whole for unit in units if unit.is_block), default=0)
     rest = sum(unit.whole for unit in units if not unit.is_block)
-    following = value * block if ranks > 1 else 0
-    # sums of gradients are float32 whatever is computed in
-    reduced = 3 * VALUE_BYTES
-    working = max(reduced * rest, 3 * value * rest + VALUE_BYTES * block, 2 * value * rest + reduced * block + following)
+    if ranks is None:
+        working = VALUE_BYTES * (rest + max(rest, block))
+    else:
+        value = max((unit.value_bytes for unit in units), default=VALUE_BYTES)
+        following = value * block if ranks > 1 else 0
+        # sums of gradients are float32 whatever is computed in
+        reduced = 3 * VALUE_BYTES
+        working = max(reduced * rest, 3 * value * rest + VALUE_BYTES * block, 2 * value * rest + reduced * block + following)
     if when == "in_backward":
         # gradients of units that are being updated
         working += VALUE_BYTES * sum(heapq.nlargest(WORKERS, (unit.shard for unit in units)))

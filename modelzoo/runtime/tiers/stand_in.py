@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.tiers.staging import Staging
 from modelzoo.runtime.tiers.unit import Kind, Unit
-from modelzoo.sharded import held
+from modelzoo.sharded import held, is_sharded
 
 __all__ = ["AwayGradient", "AwayValues", "Values", "stand_in"]
 
@@ -112,9 +112,15 @@ class AwayGradient:
 
 def stand_in(parameter: nn.Parameter, away: AwayValues) -> Tensor:
     """Return a tensor of the parameter's shape and layout that has no memory, only the place of its values."""
-    assert isinstance(parameter, DTensor)
-    local = torch.empty(held(parameter).shape, device="meta")
-    shape, stride = parameter.shape, parameter.stride()
-    tensor = DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride)
+    tensor = torch.empty(held(parameter).shape, device="meta")
+    if is_sharded(parameter):
+        tensor = DTensor.from_local(
+            tensor,
+            parameter.device_mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
     held(tensor).away = away  # type: ignore[attr-defined]  # read by modelzoo.sharded
     return tensor

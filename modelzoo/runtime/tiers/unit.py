@@ -149,6 +149,8 @@ class Unit:
     """Values of a region, page ends included."""
     homes: Mapping[Kind, Home]
     link: Link = CPU
+    is_block: bool = True
+    """False for what is in no block."""
     regions: dict[Kind, Region] = field(default_factory=dict)
     """Kinds that are not where torch has them; parameters and gradients whose home is memory have none."""
     stored_gradients: set[int] = field(default_factory=set)

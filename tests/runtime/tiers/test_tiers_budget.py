@@ -9,9 +9,11 @@ import pytest
 import torch
 from distributed import run_distributed
 from tier_runs import Plan, laid_out, take
+from torch.distributed.fsdp import FSDPModule
 
 from modelzoo.runtime import World, connect, report
 from modelzoo.runtime.tiers import Sizes, Tiers, place_units
+from modelzoo.runtime.tiers.in_place import InPlace
 from modelzoo.runtime.tiers.placement import moves
 
 
@@ -24,7 +26,7 @@ def world() -> Iterator[World]:
 def put_together(tiers: Tiers) -> int:
     """Bytes that `fully_shard` holds: whole units, gradients that are not cut yet, and buffers of reductions."""
     total = 0
-    for unit in tiers.units:
+    for unit in tiers.units if isinstance(tiers.units[0].module, FSDPModule) else ():
         group = unit.module._get_fsdp_state()._fsdp_param_group
         for each in group.fsdp_params:
             total += sum(whole.untyped_storage().nbytes() for whole in each.all_gather_outputs)
@@ -44,12 +46,15 @@ class Watch:
         self.most, self.looks = 0, 0
         for name in ("_hand_out", "_take_gradient", "publish"):
             self._watch(monkeypatch, name, getattr(Tiers, name))
+        fetch = InPlace._fetch
+        monkeypatch.setattr(InPlace, "_fetch", lambda place, unit: (fetch(place, unit), self._look(place._note.__self__))[0])
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch, name: str, real: Any) -> None:
         @wraps(real)  # torch looks at the names of what it calls
         def watched(tiers: Tiers, *args: Any, **options: Any) -> Any:
-            if name == "_take_gradient":  # the buffer of the reduction that calls it
-                self._look(tiers, sum(4 * place.parameter.numel() for place in args[0].places))
+            if name == "_take_gradient":
+                is_sharded = isinstance(args[0].module, FSDPModule)  # then there is the buffer of the reduction that calls it
+                self._look(tiers, is_sharded * sum(4 * place.parameter.numel() for place in args[0].places))
             result = real(tiers, *args, **options)
             self._look(tiers)
             return result
@@ -65,11 +70,12 @@ class Watch:
 
 @pytest.mark.parametrize(("when", "accumulation"), [("step", 1), ("step", 4), ("deferred", 1), ("deferred", 4), ("in_backward", 1)])
 @pytest.mark.parametrize("layout", ["0%", "25%", "60%"])
+@pytest.mark.parametrize("sharded", [False, True])
 def test_the_budget_holds_at_every_moment(
-    layout: str, when: str, accumulation: int, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: str, when: str, accumulation: int, sharded: bool, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Watch(monkeypatch)
-    plan = Plan(model="cpm1", layout=layout, when=when, accumulation=accumulation, clip=None)
+    plan = Plan(model="cpm1", layout=layout, when=when, accumulation=accumulation, clip=None, sharded=sharded)
     with laid_out(plan, world, tmp_path) as (model, optimizer, tiers):
         for step in range(3):
             take(model, optimizer, plan, world, step)

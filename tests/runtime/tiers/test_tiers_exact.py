@@ -71,6 +71,8 @@ VARIANTS = {
     "with many slots": {"slots": 5},
     "in bfloat16": {"parallel": {"precision": "bfloat16"}, "steps": 2},
     "placed as they come": {"how": "static", "layout": "40%"},
+    "sharded": {"sharded": True},
+    "sharded, recomputed, with room for some": {"sharded": True, "layout": "40%", "parallel": {"recompute": "blocks"}},
 }
 
 

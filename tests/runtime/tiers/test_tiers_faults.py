@@ -73,8 +73,8 @@ def test_without_a_disk_the_advice_is_to_give_one(world: World) -> None:
         place_units(sizes, budget_bytes=10, has_disk=False, slots=2, how="plan", when="step")
 
 
-def test_a_model_that_is_not_sharded_is_refused(world: World) -> None:
-    with pytest.raises(ConfigError, match="GPT2: tiers need a sharded model"):
+def test_a_model_that_was_not_prepared_is_refused(world: World) -> None:
+    with pytest.raises(ConfigError, match=r"GPT2: call modelzoo\.runtime\.prepare with for_tiers=True first"):
         attach_tiers(build(PLAN), world, MemoryConfig(host="1GiB"))
 
 

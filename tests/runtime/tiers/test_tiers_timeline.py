@@ -58,7 +58,7 @@ def test_a_recorded_run_has_a_plan_its_samples_and_its_steps(layout: str, world:
 def test_kinds_are_where_their_homes_are(world: World, tmp_path: Path) -> None:
     path = tmp_path / "timeline.jsonl"
     for layout, here, away in (("everything", "slots", {"parameters", "gradients", "moments"}), ("100%", "moments", set())):
-        with laid_out(Plan(layout=layout), world, tmp_path) as (model, optimizer, tiers):
+        with laid_out(Plan(layout=layout, sharded=True), world, tmp_path) as (model, optimizer, tiers):
             Timeline(model, tiers, optimizer, path)
             for step in range(3):
                 take(model, optimizer, Plan(layout=layout), world, step)

@@ -1,7 +1,7 @@
 """Steps of tiny models on any layout of the tiers, and what they came to, to be compared bit for bit."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from modelzoo.config.memory import MemoryConfig
 from modelzoo.config.parallel import ParallelConfig
 from modelzoo.runtime import World, accumulating, clip_grad_norm, prepare, reshard
+from modelzoo.runtime.prepare import prepared
 from modelzoo.runtime.tiers import (
     Placement,
     Sizes,
@@ -93,6 +94,8 @@ class Plan:
     slots: int = 2
     how: str = "plan"
     activations: str = "keep"
+    sharded: bool = False
+    """Whether one process shards as many do, instead of computing in place."""
     below_device: bool = False
     """Whether the model computes in a memory apart from the host's, as on an accelerator."""
     parallel: dict[str, Any] = field(default_factory=dict)
@@ -144,11 +147,13 @@ def placement_of(model: nn.Module, plan: Plan) -> Placement:
     """Return a placement whose disk holds these kinds, or that of a budget between the smallest and everything."""
     # which are larger than these models
     with patch.object(placement, "SCRATCH_BYTES", 0), patch.object(device_placement, "HOST_SCRATCH_BYTES", 0):
-        return _below_device(sizes_of(model), plan) if plan.below_device else _placement_of(sizes_of(model), plan)
+        mesh = prepared(model).mesh
+        options = {"slots": plan.slots, "how": plan.how, "when": plan.when, "ranks": None if mesh is None else mesh.size()}
+        return (_below_device if plan.below_device else _placement_of)(sizes_of(model), plan, options)
 
 
-def _placement_of(sizes: list[Sizes], plan: Plan) -> Placement:
-    options: dict[str, Any] = {"has_disk": True, "slots": plan.slots, "how": plan.how, "when": plan.when}
+def _placement_of(sizes: list[Sizes], plan: Plan, options: dict[str, Any]) -> Placement:
+    options["has_disk"] = True
     largest = place_units(sizes, budget_bytes=None, **options)
     if plan.layout.endswith("%"):
         share = float(plan.layout[:-1]) / 100
@@ -163,9 +168,8 @@ def _placement_of(sizes: list[Sizes], plan: Plan) -> Placement:
     return Placement(homes, largest.memory_bytes, 4 * len(kinds) * sum(unit.shard for unit in sizes), 0, 0)
 
 
-def _below_device(sizes: list[Sizes], plan: Plan) -> Placement:
+def _below_device(sizes: list[Sizes], plan: Plan, options: dict[str, Any]) -> Placement:
     """The same with a device of its own: "60% 40%" is of the device and of what is below it in the host's memory."""
-    options: dict[str, Any] = {"slots": plan.slots, "how": plan.how, "when": plan.when}
     largest = place_below_device(sizes, device_bytes=None, host_bytes=None, has_disk=False, **options)
     if "%" in plan.layout:
         of_device, of_host = (float(share[:-1]) / 100 for share in plan.layout.split())
@@ -199,8 +203,8 @@ def memory_config(plan: Plan, folder: Path) -> MemoryConfig:
 def laid_out(plan: Plan, world: World, folder: Path) -> Iterator[tuple[nn.Module, Any, Tiers | None]]:
     """A model, its optimizer and its tiers."""
     raw = build(plan)
-    # a plain module adds the gradients of a reused block in another order, so the reference is sharded as well
-    model = prepare(raw, world, ParallelConfig(**plan.parallel), for_tiers=True).train()
+    with patch("modelzoo.runtime.prepare.needs_mesh", lambda *_, **__: True) if plan.sharded else nullcontext():
+        model = prepare(raw, world, ParallelConfig(**plan.parallel), for_tiers=True).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [{"params": trained[::2], "weight_decay": 0.1}, {"params": trained[1::2], "weight_decay": 0.0}]
     if plan.layout == "none":
