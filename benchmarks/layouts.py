@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import sides
 
@@ -106,15 +107,16 @@ def _plain(options: argparse.Namespace) -> sides.Figures:
     return _one_process(options, _as_it_is)
 
 
-def _prepared(options: argparse.Namespace, *, for_tiers: bool = False) -> sides.Figures:
+def _prepared(options: argparse.Namespace) -> sides.Figures:
     from modelzoo.runtime import connect, prepare
 
     with connect(device="cpu") as world:
-        return _one_process(options, lambda model: prepare(model, world, for_tiers=for_tiers))
+        return _one_process(options, lambda model: prepare(model, world))
 
 
 def _sharded(options: argparse.Namespace) -> sides.Figures:
-    return _prepared(options, for_tiers=True)
+    with patch("modelzoo.runtime.prepare.needs_mesh", lambda *_, **__: True):  # which one process does not need
+        return _prepared(options)
 
 
 def _zero(options: argparse.Namespace, level: int) -> sides.Figures:
