@@ -146,7 +146,7 @@ def materialise(model: nn.Module, device: torch.device, *, modules: Sequence[nn.
         for module, name in others:
             module._parameters[name] = first._parameters[own]
     if hasattr(model, "fill"):
-        model.fill = _fill_whole
+        setattr(model, "fill", _fill_whole)  # noqa: B010  # a method of its class, which nn.Module does not declare
     is_cut = prepared(model).mesh is not None or prepared(model).for_tiers
     for module in chosen:
         layer: Any = module

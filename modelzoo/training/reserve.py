@@ -1,8 +1,8 @@
 """What a step takes beside the model's values: activations, scores and the program itself, so that the tiers leave it free.
 
-The program is not estimated: everything that a run imports and starts only later (torch's compiler front, which the first
-`fully_shard` imports, 29 MiB; the plot's figures, 27 MiB; the code of kernels, 18 MiB; threads) is brought in by a small rehearsal,
-and then its memory is read. Activations are the plan's closed forms, for the largest micro-batch and the largest evaluation batch.
+The program is not estimated: everything that a run imports and starts only later (torch's compiler front, which the first step
+imports, 29 MiB; the plot's figures, 27 MiB; the code of kernels, 18 MiB; threads) is brought in by a small rehearsal, and then its
+memory is read. Activations are the plan's closed forms, for the largest micro-batch and the largest evaluation batch.
 """
 
 import importlib.util
@@ -51,10 +51,10 @@ def reserved_bytes(settings: RunSettings, model: Model, dataset: Dataset, world:
         evaluation_bytes(parts, work, evaluated, settings.evaluation.batch_tokens, tensor=tensor),
     )
     if world.device.type != "cpu":  # what the program takes of the host is read when the host's budget is shared out
-        rehearse(world)
+        rehearse(world, settings.parallel)
         return CONTEXT_BYTES + needed + SMALL_BYTES
     give_back_at_once()
-    rehearse(world)
+    rehearse(world, settings.parallel)
     return resident_bytes() + needed + SMALL_BYTES
 
 
@@ -127,13 +127,18 @@ def evaluation_bytes(model: ModelParts, work: Workload, lengths: Sequence[int], 
     return max(widest + 2 * batch.value_bytes * batch.batch_tokens * model.hidden_size, scores)
 
 
-def rehearse(world: World) -> None:
-    """Import and start what a run needs later, on a model of a few values; draws no number that the run would draw. Collective."""
+def rehearse(world: World, config: ParallelConfig) -> None:
+    """Import and start what a run needs later, on a model of a few values; draws no number that the run would draw. Collective.
+
+    Args:
+        world: The processes.
+        config: Of the run: on one process in float32 nothing is sharded, in low precision it is.
+    """
     for name in LATER:
         importlib.import_module(name)
     _draw()
     with torch.random.fork_rng(devices=[]):
-        model = prepare(_Rehearsal(), world, ParallelConfig(zero=3), for_tiers=True)
+        model = prepare(_Rehearsal(), world, ParallelConfig(zero=3, precision=config.precision), for_tiers=True)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         for _ in range(2):
             model(torch.zeros(2, 8, dtype=torch.long, device=world.device)).backward()
