@@ -149,7 +149,14 @@ def _plan(settings: "RunSettings", prepared: "Prepared") -> Iterator[Finding]:
 
     try:
         machine, parts = find_machine("this"), read_parts(skeleton_for_run(settings, prepared.pretrained))
-        found = plan_run(settings, parts, machine, ranks=settings.parallel.ranks or 1, lengths=prepared.train.lengths)
+        found = plan_run(
+            settings,
+            parts,
+            machine,
+            ranks=settings.parallel.ranks or 1,
+            lengths=prepared.train.lengths,
+            evaluated=() if prepared.evaluation is None else prepared.evaluation.dataset.lengths,
+        )
     except ModelZooError as error:
         yield Finding("plan", str(error), "problem")
         return

@@ -13,7 +13,7 @@ from modelzoo.plan.parts import ModelParts
 from modelzoo.plan.tier_memory import recipe_budget
 from modelzoo.plan.time import TimePlan, plan_time
 from modelzoo.plan.traffic import TrafficPlan, plan_traffic
-from modelzoo.plan.workload import Workload, workload_of
+from modelzoo.plan.workload import Workload, evaluated_tokens, workload_of
 
 __all__ = ["Plan", "plan_run", "plan_workload"]
 
@@ -128,7 +128,13 @@ class Plan:
 
 
 def plan_run(
-    settings: RunSettings, model: ModelParts, machine: Machine, *, ranks: int = 1, lengths: Sequence[int] | None = None
+    settings: RunSettings,
+    model: ModelParts,
+    machine: Machine,
+    *,
+    ranks: int = 1,
+    lengths: Sequence[int] | None = None,
+    evaluated: Sequence[int] | None = None,
 ) -> Plan:
     """Plan a recipe; `layout` of the plan has every `auto` decided.
 
@@ -138,12 +144,13 @@ def plan_run(
         machine: Where it is to run.
         ranks: Processes.
         lengths: Tokens of each training row; without them every row is as long as it may be.
+        evaluated: Tokens of each row that is evaluated; None takes a forward as large as evaluation.batch_tokens allows.
 
     Raises:
         ConfigError: The layout does not fit the ranks.
     """
     if settings.parallel.recompute != "auto":
-        return _plan_settings(settings, model, machine, ranks, lengths)
+        return _plan_settings(settings, model, machine, ranks, lengths, evaluated)
     # The backward reaches the first blocks last, when all others have let go of their activations; so of two equal numbers of
     # blocks that are computed again the first ones make the lower peak.
     plans: list[Plan] = []
@@ -151,7 +158,7 @@ def plan_run(
     for number in range(count + 1):
         how = "none" if not number else "blocks" if number == count else f"first {number}"
         parallel = settings.parallel.model_copy(update={"recompute": how})
-        plan = _plan_settings(settings.model_copy(update={"parallel": parallel}), model, machine, ranks, lengths)
+        plan = _plan_settings(settings.model_copy(update={"parallel": parallel}), model, machine, ranks, lengths, evaluated)
         plans.append(plan)
         if not plan.memory_problems and not plan.memory.peak("disk"):
             break  # more blocks would only take longer; with a disk tier they leave memory to states, which then do not move
@@ -159,7 +166,14 @@ def plan_run(
     return min(fitting, key=lambda each: each.time.step) if fitting else min(plans, key=lambda each: each.smallest_bytes)
 
 
-def _plan_settings(settings: RunSettings, model: ModelParts, machine: Machine, ranks: int, lengths: Sequence[int] | None) -> Plan:
+def _plan_settings(
+    settings: RunSettings,
+    model: ModelParts,
+    machine: Machine,
+    ranks: int,
+    lengths: Sequence[int] | None,
+    evaluated: Sequence[int] | None,
+) -> Plan:
     layout = resolve_for(settings.parallel, model, ranks, machine.budget)
     work = workload_of(
         settings,
@@ -168,7 +182,6 @@ def _plan_settings(settings: RunSettings, model: ModelParts, machine: Machine, r
         is_host=machine.kind == "host",
         lengths=lengths,
     )
-    has_evaluation = settings.data.validation is not None or settings.data.name is not None
     keep = settings.checkpoint
     states = max(keep.keep_last, 2) + (1 if keep.keep_best else 0) + 1
     return plan_workload(
@@ -178,10 +191,20 @@ def _plan_settings(settings: RunSettings, model: ModelParts, machine: Machine, r
         machine,
         ranks=ranks,
         memory=settings.memory,
-        evaluation_tokens=settings.evaluation.batch_tokens if has_evaluation else 0,
+        evaluation_tokens=_evaluation_tokens(settings, model, work, evaluated),
         kept_states=states,
         final_values=model.trained if settings.adapter.has_file else model.numel,
     )
+
+
+def _evaluation_tokens(settings: RunSettings, model: ModelParts, work: Workload, evaluated: Sequence[int] | None) -> int:
+    """Return the most tokens of one forward of an evaluation; 0 where there is none."""
+    if evaluated is None and settings.data.validation is None and settings.data.name is None:
+        return 0
+    most = evaluated_tokens(settings.evaluation.batch_tokens, model.vocab_size if model.is_language_model else None)
+    if evaluated is None:
+        return max(most, *work.lengths)
+    return max(min(most, sum(evaluated)), max(evaluated, default=0))
 
 
 def plan_workload(

@@ -7,11 +7,23 @@ from dataclasses import dataclass
 from modelzoo.config import RunSettings
 from modelzoo.errors import ConfigError
 
-__all__ = ["Workload", "workload_of"]
+__all__ = ["Workload", "evaluated_tokens", "workload_of"]
 
 MASKED_SHARE = 0.15
 """Of tokens that a masked language model is scored on (Devlin et al., 2019, section 3.1)."""
+VOCABULARY_LOGITS = 2**26
+"""Most logits of one forward of an evaluation over a vocabulary (256 MiB of float32)."""
 VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def evaluated_tokens(batch_tokens: int, vocab_size: int | None) -> int:
+    """Return the most tokens of one forward of an evaluation; a longer sample stands alone.
+
+    Args:
+        batch_tokens: As `evaluation.batch_tokens`.
+        vocab_size: Given where the logits are over the vocabulary: bounds the tokens so that they take 256 MiB.
+    """
+    return batch_tokens if vocab_size is None else min(batch_tokens, max(VOCABULARY_LOGITS // vocab_size, 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import resource
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,9 @@ class Outcome:
         return f"plan {predicted / measured - 1:+.0%}" if measured else "not measured"
 
 
-def forecast(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> Plan | None:
+def forecast(
+    settings: RunSettings, model: Model, dataset: Dataset, world: World, *, evaluated: Sequence[int] | None = None
+) -> Plan | None:
     """Return the plan of this rank of a run, with the lengths of its rows and this machine's matrix products; draws no number.
 
     Args:
@@ -64,12 +67,13 @@ def forecast(settings: RunSettings, model: Model, dataset: Dataset, world: World
         model: On meta.
         dataset: Whose lengths are known.
         world: The processes.
+        evaluated: As of `plan_run`.
     """
     parts = read_parts(model)
     machine = _this_machine()
     machine = probe_products(machine, hidden_size=min(parts.hidden_size, 1024), tokens=128, seconds=PROBE_S)
     try:
-        return plan_run(settings, parts, machine, ranks=world.world_size, lengths=dataset.lengths)
+        return plan_run(settings, parts, machine, ranks=world.world_size, lengths=dataset.lengths, evaluated=evaluated)
     except ConfigError as error:  # the run itself says what does not fit
         log.info("no plan: %s", error)
         return None

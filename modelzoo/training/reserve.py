@@ -20,7 +20,7 @@ from modelzoo.plan.activations import unit_activations
 from modelzoo.plan.head_activations import head_activations
 from modelzoo.plan.memory import SMALL_BYTES
 from modelzoo.plan.parts import ModelParts, read_parts
-from modelzoo.plan.workload import Workload, workload_of
+from modelzoo.plan.workload import Workload, evaluated_tokens, workload_of
 from modelzoo.runtime import World, prepare
 from modelzoo.runtime.memory import CONTEXT_BYTES, give_back_at_once, resident_bytes
 from modelzoo.training.step import Dataset
@@ -116,8 +116,9 @@ def evaluation_bytes(model: ModelParts, work: Workload, lengths: Sequence[int], 
         tensor: Ranks that compute a sample together.
     """
     chosen: list[int] = []
+    most = evaluated_tokens(batch_tokens, model.vocab_size if model.is_language_model else None)
     for length in sorted(lengths, reverse=True):
-        if sum(chosen) + length <= batch_tokens or not chosen:
+        if sum(chosen) + length <= most or not chosen:
             chosen.append(length)
     if not chosen:
         return 0

@@ -150,11 +150,11 @@ def _train_and_finish(
     skeleton = skeleton_for_run(settings, data.pretrained)
     settings = decide_recompute(settings, skeleton, data.train, world)
     reserved = waiting = 0
+    evaluated = data.evaluation.dataset.lengths if data.evaluation is not None else ()
     if settings.memory.is_used:
-        evaluated = data.evaluation.dataset.lengths if data.evaluation is not None else ()
         reserved = reserved_bytes(settings, skeleton, data.train, world, evaluated=evaluated)
         waiting = inputs_bytes(settings, skeleton, data.train, world)
-    plan = forecast(settings, skeleton, data.train, world) if world.is_main else None
+    plan = forecast(settings, skeleton, data.train, world, evaluated=evaluated) if world.is_main else None
     lay_out = layout(world, settings.parallel, settings.memory, reserved_bytes=reserved, inputs_bytes=waiting)
     model = load_for_run(settings, data.pretrained, lay_out)
     tiers = tiers_of(model)

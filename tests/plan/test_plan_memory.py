@@ -303,3 +303,19 @@ def test_choices_of_a_row_are_read_apart_from_each_other() -> None:
     assert work.lengths == (78, 78, 77, 77, 84, 83, 83)  # as few parts as the limit allows, which is the most attention
     assert (work.rows, work.batch_tokens, work.micro_batches) == (2, 560, 2)
     assert work.step_tokens == 90 + 250 + 310 + 60
+
+
+def test_an_evaluation_is_as_large_as_its_rows_and_its_vocabulary_let_it_be() -> None:
+    with torch.device("meta"), skip_initialization():
+        model = read(GPT2(GPT2Config(vocab_size=2**16, hidden_size=64, num_layers=2, num_heads=1, max_positions=256), "causal_lm"))
+    data = {"train": "rows.jsonl", "validation": "others.jsonl", "max_length": 16}
+    recipe = settings(model={"name": "somewhere", "task": "causal_lm"}, data=data, train={"batch_size": 1})
+
+    def scores(evaluated: list[int] | None) -> int:
+        return sizes(plan_run(recipe, model, HOST, evaluated=evaluated)).get("logits", 0)
+
+    most = 2**10 * 2**16 * 12  # 2^26 logits are 1,024 tokens'; in float32, with two copies
+    assert scores(None) == scores([28] * 400) == most
+    assert scores([28] * 30) < most
+    assert scores([28]) < scores([28] * 2) < scores([28] * 20)
+    assert scores([2000]) > most  # alone

@@ -85,7 +85,7 @@ class InPlace:
                 output = forward(*args, **kwargs)
             ends = [tensor for tensor in _tensors(output) if tensor.requires_grad] if is_recorded else []
             if ends:
-                torch.autograd.graph.register_multi_grad_hook(ends, lambda _: self._bring(unit), mode="any")
+                torch.autograd.graph.register_multi_grad_hook(ends, partial(self._bring_again, unit), mode="any")
             return output
 
         return run
@@ -109,6 +109,10 @@ class InPlace:
         slot = self._fetch(unit)
         self._block = unit, slot
         return slot
+
+    def _bring_again(self, unit: Unit, gradient: Tensor) -> None:
+        """Begin a block's backward: a gradient of its output is there."""
+        self._bring(unit)
 
     def _bring_rest(self, unit: Unit) -> None:
         if self._rest is None:
@@ -139,7 +143,7 @@ class InPlace:
         values = self._block[1].values
         if tensor.untyped_storage().data_ptr() != values.untyped_storage().data_ptr():
             return tensor.detach()
-        return _Saved(unit, tensor.storage_offset(), tensor.shape, tensor.stride())
+        return _Saved(unit, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
     def _saved(self, saved: "Tensor | _Saved") -> Tensor:
         if isinstance(saved, Tensor):

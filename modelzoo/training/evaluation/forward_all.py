@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo.data import collate, count_targets, micro_batches
+from modelzoo.plan.workload import evaluated_tokens
 from modelzoo.runtime import World, prepared, reshard
 from modelzoo.training.step import Dataset
 
 __all__ = ["EvaluationStopped", "ForwardBatch", "evaluating", "forward_all"]
-
-VOCABULARY_LOGITS = 2**26
-"""Most logits of one forward of a language model (256 MiB of float32)."""
 
 
 class EvaluationStopped(Exception):
@@ -70,9 +68,8 @@ def forward_all(
     Raises:
         EvaluationStopped: Any rank wanted to stop.
     """
-    if vocab_size is not None:
-        batch_tokens = min(batch_tokens, max(VOCABULARY_LOGITS // vocab_size, 1))
-    pieces = micro_batches(range(len(dataset.lengths)), dataset.lengths, None, batch_tokens)
+    most = evaluated_tokens(batch_tokens, vocab_size)
+    pieces = micro_batches(range(len(dataset.lengths)), dataset.lengths, None, most)
     for start in range(0, len(pieces), world.data_size):
         if wants_stop is not None and world.sum([wants_stop()])[0]:
             raise EvaluationStopped
