@@ -31,8 +31,7 @@ from modelzoo.plan.activations import UnitActivations
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.parts import ModelParts
 from modelzoo.plan.workload import Workload
-from modelzoo.runtime.tiers.placement import SCRATCH_BYTES, VALUE_BYTES, Placement
-from modelzoo.runtime.tiers.slots import slot_elements
+from modelzoo.runtime.tiers.placement import SCRATCH_BYTES, VALUE_BYTES, Placement, slot_bytes
 from modelzoo.runtime.tiers.worker import WORKERS
 
 __all__ = ["Moment", "step_moments", "tier_moments"]
@@ -175,10 +174,9 @@ class _Copies:
         self.updates_at_once = memory.optimizer_update == "in_backward"
         is_away = [homes["parameters"] != "memory" for homes in placement.homes]
         has_disk = placement.disk_bytes > 0
-        elements = slot_elements(size.shard for size in self.sizes)
-        has_slot = [is_out and size.shard <= elements for is_out, size in zip(is_away, self.sizes, strict=True)]
-        self.always = (VALUE_BYTES * memory.slots * elements if any(has_slot) else 0) + (SCRATCH_BYTES if has_disk else 0)
-        self.rest_slot = VALUE_BYTES * self.rest.shard if is_away[-1] and not has_slot[-1] else 0
+        slots = slot_bytes(self.blocks, memory.slots) if any(is_away[:-1]) else 0
+        self.always = slots + (SCRATCH_BYTES if has_disk else 0)
+        self.rest_slot = VALUE_BYTES * self.rest.shard if is_away[-1] else 0
         self.kept = [
             VALUE_BYTES * size.trained if homes["gradients"] == "memory" and not self.updates_at_once else 0
             for size, homes in zip(self.sizes, placement.homes, strict=True)

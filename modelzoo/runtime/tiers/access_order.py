@@ -13,16 +13,22 @@ class AccessOrder:
         self._followed_by: dict[tuple[int, int], int] = {}
         self._last = (-1, -1)
 
-    def after(self, current: int, count: int) -> list[int]:
-        """Note a use and return what is expected after it.
+    def note(self, current: int) -> None:
+        """Note a use.
 
         Args:
             current: Number of the unit that is used now.
-            count: How many uses to look ahead.
         """
         self._followed_by[self._last] = current
-        place = self._last = (self._last[1], current)
-        expected: list[int] = []
+        self._last = (self._last[1], current)
+
+    def expected(self, count: int) -> list[int]:
+        """Return what is expected after the last use.
+
+        Args:
+            count: How many uses to look ahead.
+        """
+        place, expected = self._last, list[int]()
         while len(expected) < count and (following := self._followed_by.get(place)) is not None:
             expected.append(following)
             place = (place[1], following)

@@ -151,8 +151,10 @@ class Tiers:
             SaveError: A value could not be read or written.
         """
         self.resident()
-        self._at_work.let_go()
+        if self.when == "deferred" or self.link.is_apart:  # else what is at work is updated where it is
+            self._at_work.let_go()
         self.updates.publish()
+        self.ring.fetch_next()
         if self.heap_limit is not None and resident_bytes() > self.heap_limit:
             give_back_at_once()
             trim_heap()

@@ -117,6 +117,8 @@ class InPlace:
     def _bring_rest(self, unit: Unit) -> None:
         if self._rest is None:
             self._rest = unit, self._fetch(unit)
+        else:
+            self._ring.wait_for(self._rest[1])  # it may be under its update
 
     def _fetch(self, unit: Unit) -> Slot:
         """Let a unit's parameters have their values.

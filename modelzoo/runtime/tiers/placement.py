@@ -21,7 +21,6 @@ from typing import Literal
 from modelzoo.errors import ConfigError
 from modelzoo.runtime.checkpoints.publish import readable_size
 from modelzoo.runtime.tiers.pieces import SCRATCH_SETS, UPDATE_PIECE
-from modelzoo.runtime.tiers.slots import slot_elements
 from modelzoo.runtime.tiers.staging import PIECE, STAGING_BUFFERS
 from modelzoo.runtime.tiers.unit import KINDS, Home, Kind
 from modelzoo.runtime.tiers.worker import WORKERS
@@ -204,10 +203,9 @@ def working_bytes(units: Sequence[Sizes], when: When, ranks: int | None = None) 
 
 
 def slot_bytes(units: Sequence[Sizes], slots: int) -> int:
-    """Return what the slots take, and the memory of a unit that is larger than they are."""
-    elements = slot_elements(unit.shard for unit in units)
-    larger = max((unit.shard for unit in units if unit.shard > elements), default=0)
-    return VALUE_BYTES * (slots * elements + larger)
+    """Return what the slots take, each as much as the largest block, and the memory of what is in no block."""
+    block = max((unit.shard for unit in units if unit.is_block), default=0)
+    return VALUE_BYTES * (slots * block + sum(unit.shard for unit in units if not unit.is_block))
 
 
 def costs_of(units: Sequence[Sizes], when: When) -> dict[Key, int]:
@@ -231,10 +229,22 @@ def kept_of(costs: Mapping[Key, int], order: Iterable[Key], room: int) -> set[Ke
 
 
 def order_of(units: Sequence[Sizes], costs: Mapping[Key, int], how: str, when: When) -> list[Key]:
-    """Return what is kept first: by traffic a byte, and of equal ones the blocks that the backward needs first; or as they come."""
+    """Return what is kept first: by traffic a byte, and of equal ones what the model waits for; or as they come.
+
+    That is what is in no block, and the first blocks: they are updated last, or before the next forward can begin. Of their kinds
+    gradients come last where updates are deferred: they are written in the backward, which is longer, and moments in the forward.
+    """
     if how == "static":
         return sorted(costs, key=lambda key: (key[0], KINDS.index(key[1])))
-    return sorted(costs, key=lambda key: (-moves(units[key[0]], key[1], when), -key[0]))
+    return sorted(
+        costs,
+        key=lambda key: (
+            -moves(units[key[0]], key[1], when),
+            when == "deferred" and key[1] == "gradients",
+            units[key[0]].is_block,
+            key[0],
+        ),
+    )
 
 
 def moved_bytes(units: Sequence[Sizes], costs: Mapping[Key, int], kept: set[Key], when: When) -> int:

@@ -15,7 +15,7 @@ from modelzoo.runtime.tiers.access_order import AccessOrder
 from modelzoo.runtime.tiers.adamw import Options, update_unit
 from modelzoo.runtime.tiers.direct_file import Buffer
 from modelzoo.runtime.tiers.link import Link
-from modelzoo.runtime.tiers.slots import Slot, Slots, slot_elements
+from modelzoo.runtime.tiers.slots import Slot, Slots
 from modelzoo.runtime.tiers.unit import CPU, Unit
 from modelzoo.runtime.tiers.worker import Worker
 
@@ -45,7 +45,7 @@ class Ring:
     def __init__(self, units: Sequence[Unit], slot_count: int, link: Link = CPU) -> None:
         self.units, self.link = units, link
         self._index = {id(unit): number for number, unit in enumerate(units)}
-        self.slots = Slots(slot_count, slot_elements(unit.elements for unit in units), link)
+        self.slots = Slots(slot_count, max((unit.elements for unit in units if unit.is_block), default=0), link)
         self.worker = Worker(link=link)
         self.back = Worker(link=link) if link.is_apart else self.worker
         """For gradients and updates, which wait for the device; what the device waits for must not stand behind them."""
@@ -64,14 +64,22 @@ class Ring:
         is_new_use = slot is None or not slot.users
         if slot is None:
             slot = self.start(unit)
-        if slot.filled is not None:
-            self.worker.wait(slot.filled)
+        self.wait_for(slot)
         self.slots.touch(slot)
         if is_new_use:
             slot.users += 1  # so that what is fetched ahead does not take it
             self._fetch_ahead(self._index[id(unit)])
             slot.users -= 1
         return slot
+
+    def wait_for(self, slot: Slot) -> None:
+        """Wait until a slot's values are there.
+
+        Raises:
+            SaveError: They could not be read or written.
+        """
+        if slot.filled is not None:
+            self.worker.wait(slot.filled)
 
     def start(self, unit: Unit) -> Slot:
         """Let a unit that no slot holds be read into one, and updated if a step is pending."""
@@ -106,14 +114,26 @@ class Ring:
         return worker.scratch.whole(unit.elements if unit.homes["parameters"] == "disk" else 0)
 
     def _fetch_ahead(self, current: int) -> None:
-        """Fill free slots with the units that came after this one the last time."""
-        for following in self._order.after(current, self.slots.count - 1):
-            unit = self.units[following]
+        """Fill free slots with the units that came after this one the last time, the nearest first."""
+        self._order.note(current)
+        self._fetch_expected(self.slots.count - 1, has_others=False)
+
+    def fetch_next(self) -> None:
+        """Begin with what the next forward needs, between two steps.
+
+        Raises:
+            SaveError: Something before could not be read or written.
+        """
+        self._fetch_expected(self.slots.count, has_others=True)
+
+    def _fetch_expected(self, count: int, *, has_others: bool) -> None:
+        expected = [self.units[following] for following in self._order.expected(count)]
+        for unit in expected:
             slot = self.slots.find(unit)
             if slot is not None:
                 self.slots.touch(slot)
-            elif unit.elements <= self.slots.elements:
-                slot = self.slots.take(unit)
+            elif unit.is_block or has_others:
+                slot = self.slots.take(unit, expected)
                 if slot is None:
                     return
                 self._fill(unit, slot)
@@ -179,7 +199,7 @@ class Ring:
         Raises:
             SaveError: Something could not be read or written.
         """
-        for slot in [*self.slots.slots, *self.slots.oversized.values()]:
+        for slot in [*self.slots.slots, *self.slots.others.values()]:
             if slot.filled is not None:
                 self.worker.wait(slot.filled)
         self.worker.check()

@@ -1,6 +1,6 @@
 """The ring of slots that blocks pass through on their way from the disk: filled ahead of use, kept while nobody needs the room."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,16 +11,7 @@ from modelzoo.runtime.tiers.direct_file import Buffer
 from modelzoo.runtime.tiers.link import Link
 from modelzoo.runtime.tiers.unit import CPU, Unit
 
-__all__ = ["Slot", "Slots", "slot_elements"]
-
-
-def slot_elements(sizes: Iterable[int]) -> int:
-    """Return the float32 values of a slot for units of these sizes.
-
-    A unit much larger than the blocks (the embeddings) gets memory of its own, so that slots stay the size of a block.
-    """
-    ordered = sorted(sizes)
-    return max((size for size in ordered if size <= 2 * ordered[len(ordered) // 2]), default=0)
+__all__ = ["Slot", "Slots"]
 
 
 @dataclass(slots=True, eq=False)
@@ -48,11 +39,11 @@ class Slot:
 
 @dataclass(slots=True)
 class Slots:
-    """Slots of one size; a unit that is larger gets memory of its own for the time of its use.
+    """Slots of one size for blocks; what is in no block, and stays while many blocks come and go, gets memory of its own.
 
     Args:
         count: How many.
-        elements: float32 values of each.
+        elements: float32 values of each: the largest block's.
         link: To the device that computes.
     """
 
@@ -60,23 +51,33 @@ class Slots:
     elements: int
     link: Link = CPU
     slots: list[Slot] = field(default_factory=list)
-    oversized: dict[int, Slot] = field(default_factory=dict)
+    others: dict[int, Slot] = field(default_factory=dict)
     _clock: int = 0
 
     def find(self, unit: Unit) -> Slot | None:
         """Return the slot that holds a unit, or is being filled with it."""
-        if unit.elements > self.elements:
-            return self.oversized.get(id(unit))
+        if not unit.is_block:
+            return self.others.get(id(unit))
         return next((slot for slot in self.slots if slot.unit is unit), None)
 
-    def take(self, unit: Unit) -> Slot | None:
-        """Return a slot for a unit that none holds, the one that was used longest ago; None if all are in use."""
-        if unit.elements > self.elements:
-            slot = self.oversized[id(unit)] = self._make(unit.elements)
+    def take(self, unit: Unit, sparing: Collection[Unit] = ()) -> Slot | None:
+        """Return a slot for a unit that none holds, the one that was used longest ago; None if all are in use.
+
+        Args:
+            unit: Which.
+            sparing: Those whose slots are not given to it.
+        """
+        if not unit.is_block:
+            slot = self.others[id(unit)] = self._make(unit.elements)
         else:
             if len(self.slots) < self.count:
                 self.slots.append(self._make(self.elements))
-            free = [slot for slot in self.slots if not slot.users and (slot.filled is None or slot.filled.done())]
+            spared = {id(each) for each in sparing}
+            free = [
+                slot
+                for slot in self.slots
+                if not slot.users and (slot.filled is None or slot.filled.done()) and id(slot.unit) not in spared
+            ]
             if not free:
                 return None
             slot = min(free, key=lambda each: each.last_use)
@@ -90,29 +91,29 @@ class Slots:
         slot.last_use = self._clock
 
     def release(self, slot: Slot) -> None:
-        """Note that one user is done; memory of an oversized unit goes with its last."""
+        """Note that one user is done; memory that is not a block's goes with its last."""
         slot.users -= 1
         if not slot.users:
             slot.released = self.link.mark()
-        if not slot.users and slot.unit is not None and slot.unit.elements > self.elements:
-            self.oversized.pop(id(slot.unit), None)
+        if not slot.users and slot.unit is not None and not slot.unit.is_block:
+            self.others.pop(id(slot.unit), None)
 
     def forget(self, unit: Unit) -> None:
         """Drop what is held of a unit: its values have changed elsewhere."""
         slot = self.find(unit)
         if slot is not None:
             slot.unit = None
-        self.oversized.pop(id(unit), None)
+        self.others.pop(id(unit), None)
 
     def clear(self) -> None:
         """Let go of all memory."""
         self.slots.clear()
-        self.oversized.clear()
+        self.others.clear()
 
     @property
     def size_bytes(self) -> int:
         """Memory that is in use now."""
-        return sum(slot.size_bytes for slot in [*self.slots, *self.oversized.values()])
+        return sum(slot.size_bytes for slot in [*self.slots, *self.others.values()])
 
     def _make(self, elements: int) -> Slot:
         if self.link.is_apart:

@@ -1,6 +1,6 @@
 """When each unit is updated: at the optimizer's step, in the backward, or when its next forward comes near."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Literal
 
@@ -33,7 +33,7 @@ class Updates:
         self._units, self._ring, self.when = units, ring, when
         self.staging = Staging(ring.back, ring.link, room=4 * ring.slots.elements)
         self.optimizer: TieredAdamW | None = None
-        self._running: list[Future[None]] = []
+        self._running: list[tuple[Unit, Future[None]]] = []
         self._arrived: dict[int, int] = {}
         self._updated: set[int] = set()
 
@@ -78,7 +78,8 @@ class Updates:
             else:
                 self._publish(unit)
         self._updated.clear()
-        self._wait()
+        # who uses a streamed one next waits for its slot
+        self._wait(lambda unit: not unit.is_streamed)
 
     def flush(self) -> None:
         """Carry out every update that is still pending: before anything but a forward looks at the values.
@@ -90,7 +91,7 @@ class Updates:
         for unit in self._units:
             if id(unit) in self._ring.pending:
                 slot = self._ring.start(unit)
-                if unit.elements > self._ring.slots.elements:
+                if not unit.is_block:
                     self._ring.worker.wait(filled(slot))
                     self._ring.slots.forget(unit)
         self._ring.settle()
@@ -117,16 +118,16 @@ class Updates:
         self._updated.add(id(unit))
         gradients = self._gradients_in_memory(unit)
         while len(self._running) >= WORKERS:
-            self._ring.back.wait(self._running.pop(0))
+            self._ring.back.wait(self._running.pop(0)[1])
         self._apply(unit, self._options(unit, gradients), gradients)
         for place in unit.places:
             place.parameter.grad = None
 
     def _apply(self, unit: Unit, options: Options, gradients: Gradients) -> None:
         """Let a unit be updated."""
-        self._running.append(self._ring.update(unit, (options, gradients, self._ring.link.mark())))
+        self._running.append((unit, self._ring.update(unit, (options, gradients, self._ring.link.mark()))))
         slot = self._ring.slots.find(unit)
-        if slot is not None and unit.elements > self._ring.slots.elements and not slot.users:
+        if slot is not None and not unit.is_block and not slot.users:
             self._ring.worker.wait(filled(slot))
             self._ring.slots.forget(unit)
 
@@ -143,7 +144,9 @@ class Updates:
                 found[number] = local_values(place.parameter.grad).reshape(-1)
         return found
 
-    def _wait(self) -> None:
-        running, self._running = self._running, []
-        for update in running:
-            self._ring.back.wait(update)
+    def _wait(self, chosen: Callable[[Unit], bool] = lambda _: True) -> None:
+        running = self._running
+        self._running = [(unit, update) for unit, update in running if not chosen(unit) and not update.done()]
+        for unit, update in running:
+            if chosen(unit):
+                self._ring.back.wait(update)

@@ -77,6 +77,7 @@ def test_a_step_copies_each_unit_up_for_the_forward_and_the_backward_and_its_gra
         assert tiers is not None
         assert all(home == "host" for unit in tiers.units for kind, home in unit.homes.items() if kind != "gradients")
         take(model, optimizer, plan, world, 0)
+        tiers.flush()
         before = tiers.link.to_device_bytes, tiers.link.to_host_bytes
         for step in range(1, 3):
             take(model, optimizer, plan, world, step)

@@ -51,7 +51,7 @@ def test_nothing_has_a_shape_no_memory_and_only_nan() -> None:
 
 def test_a_block_computes_on_its_slot_and_has_nothing_before_and_after(world: World, tmp_path: Path) -> None:
     seen: list[tuple[bool, int]] = []
-    with laid_out(Plan(layout="everything"), world, tmp_path) as (model, optimizer, tiers):
+    with laid_out(Plan(layout="everything", when="deferred"), world, tmp_path) as (model, optimizer, tiers):
         block, others = tiers.units[1], [unit for unit in tiers.units[:-1] if unit is not tiers.units[1]]
 
         def look(*_: Any) -> None:
