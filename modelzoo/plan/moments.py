@@ -7,7 +7,7 @@ one process
     the forward, the loss         the slot of what is in no block, R, where it comes from below
     block i's backward            the same, the gradients of a table that scores words, and its first two gradients, 2 P
     block i's gradients           all of them where they stay in memory or the update takes them together, U
-    the backward of embeddings    gradients of what is in no block, R, and those of the table, which they are added to
+    the backward of embeddings    gradients of what is in no block, R, those of the table, and the sum of both
 
 and sharded
 
@@ -251,7 +251,7 @@ class _CopiesInPlace(_Copies):
     def embeddings(self) -> int:
         sizes = [size.shard for size in self.blocks] if self.updates_at_once else []
         updating = VALUE_BYTES * sum(heapq.nlargest(WORKERS, sizes))
-        return self.always + self.rest_slot + VALUE_BYTES * (self.rest.trained + self.table) + updating
+        return self.always + self.rest_slot + VALUE_BYTES * (self.rest.trained + 2 * self.table) + updating
 
     def evaluation(self) -> int:
         return self.always + self.rest_slot

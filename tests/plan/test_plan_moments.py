@@ -26,8 +26,8 @@ from modelzoo.training.optimizer import build_optimizer
 ROWS, TOKENS, WORDS = 8, 64, 512
 
 
-def build(family: str) -> Model:
-    sizes = {"vocab_size": WORDS, "hidden_size": 128, "num_heads": 4, "intermediate_size": 512}
+def build(family: str, words: int = WORDS) -> Model:
+    sizes = {"vocab_size": words, "hidden_size": 128, "num_heads": 4, "intermediate_size": 512}
     if family == "bert":
         return Bert(BertConfig(**sizes, num_layers=4, max_positions=TOKENS), "classification")
     if family == "gpt2":
@@ -81,12 +81,12 @@ def budget_of(
 
 
 def planned_and_found(
-    family: str, recompute: str, update: str, share: float, folder: Path, micro_batches: int = 1
+    family: str, recompute: str, update: str, share: float, folder: Path, micro_batches: int = 1, words: int = WORDS
 ) -> tuple[Plan, int, int]:
     """Return the plan of a run, what it says of everything that comes and goes in a step, and what came."""
     torch.manual_seed(0)
     with torch.device("meta"), skip_initialization():
-        model = build(family)
+        model = build(family, words)
     plan, memory = budget_of(read_parts(model), recompute, update, share, folder, micro_batches)
     with connect(device="cpu") as world:
         config = ParallelConfig(data_shard=1, zero=0, recompute=recompute)
@@ -118,6 +118,14 @@ def test_a_step_holds_what_its_fullest_moment_says(family: str, recompute: str, 
     # the gradients of blocks whose update has not ended yet are planned; of a tiny model it ends at once
     waiting = 4 * WORKERS * max(unit.numel for unit in plan.model.blocks) if update == "in_backward" else 0
     assert found <= made <= 1.12 * (found + waiting)
+
+
+@pytest.mark.parametrize("update", ["step", "deferred", "in_backward"])
+@pytest.mark.parametrize("recompute", ["none", "blocks"])
+def test_a_large_table_has_its_gradients_and_their_sum(recompute: str, update: str, tmp_path: Path) -> None:
+    _, made, found = planned_and_found("gpt2", recompute, update, 0.0, tmp_path, words=6000)
+    # with blocks computed again, the table's gradients are planned at the loss as well as where they are added
+    assert found <= made <= 1.35 * found
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
@@ -156,4 +164,4 @@ def test_below_a_device_units_that_are_whole_count_in_their_precision(precision:
     planned = working_bytes(sizes, "step", Cut(config).shared_by)
     if precision == "float32":  # in place: the memory of what is in no block, and gradients that wait for their way down
         planned += VALUE_BYTES * (sizes[-1].shard + sizes[0].shard)
-    assert 0.8 * planned <= live.peak <= planned
+    assert 0.75 * planned <= live.peak <= planned  # how many gradients wait depends on the threads

@@ -81,7 +81,7 @@ def test_a_run_says_what_was_planned_where_memory_runs_out(tmp_path, monkeypatch
     monkeypatch.setattr(Bert, "forward", out_of_memory)
     with pytest.raises(OutOfMemoryError, match="step 1: memory ran out") as raised:
         train(settings_for(tmp_path), progress=SilentProgress())
-    assert re.search(r"\n  planned      [\d.]+ MiB: program [\d.]+ MiB, ", str(raised.value))
+    assert re.search(r"\n  planned      [\d.]+ [MG]iB: program [\d.]+ [MG]iB, ", str(raised.value))
 
 
 def out_of_memory(*arguments, **options):

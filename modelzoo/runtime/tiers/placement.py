@@ -3,8 +3,8 @@
 A step takes beside the homes, with U values in the largest block and R in no block:
 
 On one process (`InPlace`) blocks compute on the slots. There are the gradients of the block at work, U; those of what is in no
-block, R, of which a part waits during the whole backward (tied embeddings have their scores' first); and a second one that is added
-to the first, R, while no block is at work.
+block, R, of which a part waits during the whole backward (tied embeddings have their scores' first); and while no block is at work
+a second one and the sum of both, 2 R.
 
 Sharded, by what `fully_shard` of torch 2.13 does, there are while a block's backward runs its whole parameters, U, its gradients,
 U, and the buffer of the block before, which is let go when the next reduction begins, U; on many ranks also the next block on its
@@ -181,7 +181,7 @@ def settled_bytes(units: Sequence[Sizes], costs: Mapping[Key, int], when: When, 
     """Return what a step takes when everything stays in memory: in place, gradients come where they live."""
     rest = sum(unit.whole for unit in units if not unit.is_block)
     is_plain = ranks is None and when != "in_backward"
-    return sum(costs.values()) + (VALUE_BYTES * rest if is_plain else working_bytes(units, when, ranks))
+    return sum(costs.values()) + (2 * VALUE_BYTES * rest if is_plain else working_bytes(units, when, ranks))
 
 
 def working_bytes(units: Sequence[Sizes], when: When, ranks: int | None = None) -> int:
@@ -189,7 +189,7 @@ def working_bytes(units: Sequence[Sizes], when: When, ranks: int | None = None) 
     block = max((unit.whole for unit in units if unit.is_block), default=0)
     rest = sum(unit.whole for unit in units if not unit.is_block)
     if ranks is None:
-        working = VALUE_BYTES * (rest + max(rest, block))
+        working = VALUE_BYTES * (rest + max(2 * rest, block))
     else:
         value = max((unit.value_bytes for unit in units), default=VALUE_BYTES)
         following = value * block if ranks > 1 else 0
