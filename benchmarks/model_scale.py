@@ -68,19 +68,21 @@ def ours(hidden: int, layers: int, limit: int, folder: str) -> float:
     from modelzoo import GPT2
     from modelzoo.config import MemoryConfig, ParallelConfig
     from modelzoo.plan import Workload, read_parts
+    from modelzoo.plan.memory import SMALL_BYTES
     from modelzoo.runtime import clip_grad_norm, connect, layout
     from modelzoo.runtime.memory import resident_bytes
     from modelzoo.runtime.tiers import TieredAdamW, tiers_of
-    from modelzoo.training.reserve import SMALL_BYTES, activation_bytes, rehearse
+    from modelzoo.training.reserve import activation_bytes, rehearse
 
     with connect(device="cpu") as world, tempfile.TemporaryDirectory(dir=folder) as path:
         with torch.device("meta"):
             skeleton = GPT2(gpt_config(hidden, layers, LENGTH), "causal_lm")
         work = Workload(lengths=(LENGTH,), recompute="blocks")
-        rehearse(world)
+        config = ParallelConfig(recompute="blocks")
+        rehearse(world, config)
         reserved = resident_bytes() + SMALL_BYTES + activation_bytes(read_parts(skeleton), work)
         memory = MemoryConfig.model_validate({"host": str(limit - MARGIN), "disk": {"path": path}, "optimizer_update": "deferred"})
-        lay_out = layout(world, ParallelConfig(recompute="blocks"), memory, reserved_bytes=reserved)
+        lay_out = layout(world, config, memory, reserved_bytes=reserved)
         model = GPT2.from_config(gpt_config(hidden, layers, LENGTH), "causal_lm", lay_out=lay_out)
         tiers = tiers_of(model)
         assert tiers is not None

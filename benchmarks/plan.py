@@ -126,7 +126,7 @@ def measure(
         machine = probe(find_machine("this"), Path(folder), hidden_size=size, tokens=sum(lengths))
         if budget:
             give_back_at_once()
-        rehearse(world)  # what a run imports and starts later is part of the program
+        rehearse(world, config)  # what a run imports and starts later is part of the program
         machine = dataclasses.replace(machine, program_bytes=resident_bytes())
         work, parts = Workload(lengths=lengths, recompute=recompute), read_parts(model)
 

@@ -27,6 +27,7 @@ __all__ = [
     "padded_shape",
     "stored_bytes",
     "write_local",
+    "write_whole",
 ]
 
 
@@ -70,6 +71,11 @@ def write_local(tensor: Tensor, values: Tensor) -> None:
     else:
         with torch.no_grad():
             local.copy_(values)
+
+
+def write_whole(tensor: Tensor, whole: Tensor) -> None:
+    """Replace a tensor's values by those of a whole one: of a sharded tensor this rank's part, wherever it lives."""
+    write_local(tensor, local_part(tensor, whole) if is_sharded(tensor) else whole)
 
 
 def held(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import ConfigError, closest, listing
 from modelzoo.hub import ModelFacts
 from modelzoo.layers import Embedding, Linear
-from modelzoo.sharded import full_tensor, is_sharded, local_part, write_local
+from modelzoo.sharded import full_tensor, is_sharded, write_whole
 
 __all__ = [
     "Adaptable",
@@ -161,7 +161,7 @@ def initialize_adapter(model: nn.Module, *, only_lengths: bool = False) -> None:
             weight = full_tensor(cast(torch.Tensor, modules[name].weight)).detach()
             lengths = torch.linalg.norm(weight.to(part.magnitude.dtype), dim=1)
             magnitude = part.magnitude
-            write_local(magnitude, local_part(magnitude, lengths) if is_sharded(magnitude) else lengths)
+            write_whole(magnitude, lengths)
     fill_virtual_tokens(model)
 
 

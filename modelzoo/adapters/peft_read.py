@@ -20,7 +20,7 @@ from modelzoo.hub.files import check_inside, read_json, shown
 from modelzoo.hub.model_tensors import put_local
 from modelzoo.hub.publish import FACTS_FILE
 from modelzoo.hub.safetensors_file import SafetensorsFile
-from modelzoo.sharded import is_sharded, local_part, write_local
+from modelzoo.sharded import is_sharded, write_local, write_whole
 
 __all__ = ["AdapterFile", "attach_file", "fill_from_file", "is_adapter_folder", "load_adapter", "read_adapter"]
 
@@ -159,7 +159,7 @@ def fill_from_file(model: nn.Module, file: AdapterFile) -> None:
     for name, own in plan.values.items():
         for key, value in own.items():
             parameter = model.get_parameter(f"{name}.adapter.{key}")
-            write_local(parameter, local_part(parameter, value) if is_sharded(parameter) else value)
+            write_whole(parameter, value)
     for name, value in plan.whole.items():
         slot = plan.slots[name]
         if is_sharded(slot.tensor):

@@ -17,7 +17,7 @@ from modelzoo.config.adapter import AdapterConfig
 from modelzoo.errors import ConfigError, DataError
 from modelzoo.layers import Embedding
 from modelzoo.layers.initialization import DEFAULT_STD, init_when_built
-from modelzoo.sharded import full_tensor, is_sharded, local_part, write_local
+from modelzoo.sharded import full_tensor, write_whole
 
 __all__ = ["VirtualTokens", "fill_virtual_tokens", "find_table", "open_door", "require_inputs", "virtual_tokens_of"]
 
@@ -162,7 +162,7 @@ def fill_virtual_tokens(model: nn.Module) -> None:
         return
     table = full_tensor(find_table(model)[1].weight).detach()
     rows = table[torch.randint(len(table), (part.num_tokens,)).to(table.device)].to(part.vectors.dtype)
-    write_local(part.vectors, local_part(part.vectors, rows) if is_sharded(part.vectors) else rows)
+    write_whole(part.vectors, rows)
 
 
 def _inputs(model_class: type[nn.Module]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from modelzoo.errors import CheckpointError
-from modelzoo.sharded import full_tensor, held, is_away, is_sharded, local_part, write_local
+from modelzoo.sharded import full_tensor, held, is_away, is_sharded, write_local, write_whole
 
 __all__ = ["Slot", "gathered", "has_adapter", "is_filled_in_place", "put_local", "slots"]
 
@@ -97,6 +97,4 @@ def put_local(slot: Slot, name: str, value: Tensor, *, whole: bool) -> None:
     tensor = slot.tensor
     if held(tensor).device.type == "meta":
         raise CheckpointError(f"{name}: expected memory to load into, found a sharded parameter on meta; call to_empty first")
-    if whole and is_sharded(tensor):
-        value = local_part(tensor, value)
-    write_local(tensor, value)
+    (write_whole if whole else write_local)(tensor, value)

@@ -41,6 +41,7 @@ def find_alternatives(
     plan: Plan,
     *,
     lengths: Sequence[int] | None = None,
+    evaluated: Sequence[int] | None = None,
     disk: str = "tiers",
     most: int = 5,
     may_change: Callable[[str], bool] = bool,
@@ -53,6 +54,7 @@ def find_alternatives(
         machine: Where.
         plan: Of the settings as they are.
         lengths: Tokens of each training row.
+        evaluated: As of `plan_run`.
         disk: Folder for a disk tier.
         most: How many to return.
         may_change: Says of a key (train.micro_batch_size) whether other values of it are looked at; by default all are.
@@ -63,7 +65,7 @@ def find_alternatives(
             continue
         ranks = int(str(changes.get("parallel.ranks", plan.ranks)))
         try:
-            other = plan_run(_changed(settings, changes), model, machine, ranks=ranks, lengths=lengths)
+            other = plan_run(_changed(settings, changes), model, machine, ranks=ranks, lengths=lengths, evaluated=evaluated)
         except (ConfigError, ValidationError):
             continue
         # what neither makes room nor time is no alternative; too small a disk for checkpoints is so for all of them

@@ -24,7 +24,7 @@ from modelzoo.plan.head_activations import head_activations
 from modelzoo.plan.layout import Cut
 from modelzoo.plan.line import Line
 from modelzoo.plan.machine import Machine
-from modelzoo.plan.moments import Moment, step_moments, tier_moments
+from modelzoo.plan.moments import Moment, StepParts, step_moments, tier_moments
 from modelzoo.plan.parts import ModelParts
 from modelzoo.plan.tier_memory import host_lines, place, tier_lines
 from modelzoo.plan.workload import Workload
@@ -84,36 +84,31 @@ def plan_memory(
     uses_tiers = memory.is_used
     is_below_device = uses_tiers and machine.kind == "cuda"
     uses_mesh = cut.is_sharded(for_tiers=False)
+    step = StepParts(model, work, cut, blocks, *ends, evaluation_tokens)
     # with tiers, what a block's gradients take on their way is part of what their placement counts
-    moments = step_moments(
-        model, work, cut, blocks, ends, uses_mesh=uses_mesh and not uses_tiers, evaluation_tokens=evaluation_tokens
-    )
+    moments = step_moments(step, uses_mesh=uses_mesh and not uses_tiers)
     moment = max(moments, key=lambda each: each.total - (each.gradients if uses_tiers else 0))
     passing = moment.total - moment.gradients
     gives_back = uses_tiers and not is_below_device and (memory.host is not None or memory.device is not None)
-    lines = [
-        Line("program", _program(machine), "what a process takes before there is a model"),
-        _heap(machine, uses_tiers, gives_back),
-    ]
-    beside = sum(line.size_bytes for line in lines)
+    program = Line("program", _program(machine), "what a process takes before there is a model")
+    heap = _heap(machine, uses_tiers, gives_back)
+    reserved = passing + program.size_bytes + heap.size_bytes
     problems: list[str] = []
     placement = None
     if uses_tiers:
-        placement, found = place(model, cut, memory, machine, passing + beside, problems)
-        if gives_back and leaves_room(placement, found, passing + beside):
-            gives_back, lines[1] = False, _heap(machine, uses_tiers, False)
-        if gives_back:
-            moments = tier_moments(
-                model, work, cut, blocks, ends, placement=placement, memory=memory, evaluation_tokens=evaluation_tokens
-            )
-            moment = max(moments, key=lambda each: each.total)
-        lines += tier_lines(model, cut, placement, memory, found, machine.tier, moment if gives_back else None)
+        placement, found = place(model, cut, memory, machine, reserved, problems)
+        if gives_back and leaves_room(placement, found, reserved):
+            gives_back = False
+            heap = _heap(machine, uses_tiers, gives_back)
+        elif gives_back:
+            moment = max(tier_moments(step, placement, memory), key=lambda each: each.total)
+        states = tier_lines(model, cut, placement, memory, found, machine.tier, moment if gives_back else None)
     else:
-        lines += _plain_lines(model, work, cut, moment, uses_mesh)
-    lines += _passing_lines(moment, blocks, work)
+        states = _plain_lines(model, work, cut, moment, uses_mesh)
+    lines = [program, heap, *states, *_passing_lines(moment, blocks, work)]
     smallest = sum(line.size_bytes for line in lines)
     if placement is not None:
-        smallest = placement.smallest_bytes + passing + beside
+        smallest = placement.smallest_bytes + reserved
     tiers = {machine.tier: tuple(line for line in lines if line.size_bytes)}
     if machine.kind == "cuda":
         program = Line("program", machine.program_bytes, "Python, torch, the driver and the tokenized data")
@@ -129,7 +124,7 @@ def plan_memory(
         memory.optimizer_update,
         gives_back,
         is_below_device,
-        passing + beside,
+        reserved,
     )
 
 

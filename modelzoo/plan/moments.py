@@ -34,9 +34,7 @@ from modelzoo.plan.workload import Workload
 from modelzoo.runtime.tiers.placement import SCRATCH_BYTES, VALUE_BYTES, Placement, slot_bytes
 from modelzoo.runtime.tiers.worker import WORKERS
 
-__all__ = ["Moment", "step_moments", "tier_moments"]
-
-Ends = tuple[UnitActivations, UnitActivations]
+__all__ = ["Moment", "StepParts", "step_moments", "tier_moments"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,88 +55,83 @@ class Moment:
         return self.activations + self.scores + self.workspace + self.gradients + self.copies
 
 
-def step_moments(
-    model: ModelParts,
-    work: Workload,
-    cut: Cut,
-    blocks: Sequence[UnitActivations],
-    ends: Ends,
-    *,
-    uses_mesh: bool,
-    evaluation_tokens: int,
-) -> list[Moment]:
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """What a rank's step is made of."""
+
+    model: ModelParts
+    work: Workload
+    cut: Cut
+    blocks: Sequence[UnitActivations]
+    """Activations of the blocks."""
+    first: UnitActivations
+    """Of embeddings."""
+    last: UnitActivations
+    """Of the last norm, the head and the loss."""
+    evaluation_tokens: int = 0
+    """Of one evaluation forward; 0 for none."""
+
+    @property
+    def kept(self) -> int:
+        """Activations that are kept when the loss is computed, but the loss's own."""
+        return self.first.kept + sum(block.kept for block in self.blocks)
+
+    def evaluation(self, gradients: int, copies: int = 0) -> list[Moment]:
+        """Return the evaluation's moment, with its scores and widest tensors, if there is an evaluation.
+
+        Args:
+            gradients: Bytes that are there meanwhile.
+            copies: As of `Moment`.
+        """
+        if not self.evaluation_tokens:
+            return []
+        words = self.model.vocab_size if self.model.is_language_model else self.model.num_labels
+        scores = self.evaluation_tokens * -(-words // self.cut.tensor) * (self.work.value_bytes + 8)
+        widest = max((block.work for block in self.blocks), default=0) * self.evaluation_tokens // max(self.work.batch_tokens, 1)
+        return [Moment("the evaluation", 0, scores, widest // 2, gradients, copies)]
+
+
+def step_moments(step: StepParts, *, uses_mesh: bool) -> list[Moment]:
     """Return the moments at which a rank may be fullest, where an allocator keeps the memory of gradients.
 
     Args:
-        model: Its units.
-        work: Of a rank.
-        cut: Over the ranks.
-        blocks: Activations of the blocks.
-        ends: Of embeddings, and of head and loss.
+        step: Its parts.
         uses_mesh: Whether gradients are made whole and exchanged.
-        evaluation_tokens: Of one evaluation forward.
     """
-    first, last = ends
+    model, work, cut = step.model, step.work, step.cut
     assert cut.config.zero != "auto"
     is_whole = work.micro_batches > 1 and cut.config.zero < 2
     everything = 4 * sum(cut.trained(unit, whole=is_whole) for unit in model.units)
     # a block's gradients as the backward makes them, and a float32 copy that is exchanged
     passing = [(work.value_bytes + 4) * cut.trained(unit, whole=True) if uses_mesh else 0 for unit in model.units]
-    kept = first.kept + sum(block.kept for block in blocks)
-    found = [Moment("the loss", kept, last.kept + last.again, 0, everything)]
-    for number in range(len(blocks) - 1, -1, -1):
-        block, unit = blocks[number], model.blocks[number]
+    kept = step.kept
+    found = [Moment("the loss", kept, step.last.kept + step.last.again, 0, everything)]
+    for number in range(len(step.blocks) - 1, -1, -1):
+        block, unit = step.blocks[number], model.blocks[number]
         here = kept + block.again
         found.append(Moment(f"the backward of {unit.name}", here, 0, block.work + passing[number], everything))
         kept -= block.kept
-    found.append(Moment("the backward of the embeddings", first.kept, 0, passing[-1] + first.work, everything))
+    found.append(Moment("the backward of the embeddings", step.first.kept, 0, passing[-1] + step.first.work, everything))
     found.append(Moment("the optimizer's step", 0, 0, 0, everything))
-    if evaluation_tokens:
-        scores, widest = _evaluation(model, work, cut, blocks, evaluation_tokens)
-        found.append(Moment("the evaluation", 0, scores, widest, everything))
-    return found
+    return found + step.evaluation(everything)
 
 
-def _evaluation(model: ModelParts, work: Workload, cut: Cut, blocks: Sequence[UnitActivations], tokens: int) -> tuple[int, int]:
-    """Return the scores and the widest tensors of an evaluation's forward."""
-    words = model.vocab_size if model.is_language_model else model.num_labels
-    scores = tokens * -(-words // cut.tensor) * (work.value_bytes + 8)
-    widest = max((block.work for block in blocks), default=0) * tokens // max(work.batch_tokens, 1)
-    return scores, widest // 2
-
-
-def tier_moments(
-    model: ModelParts,
-    work: Workload,
-    cut: Cut,
-    blocks: Sequence[UnitActivations],
-    ends: Ends,
-    *,
-    placement: Placement,
-    memory: MemoryConfig,
-    evaluation_tokens: int,
-) -> list[Moment]:
+def tier_moments(step: StepParts, placement: Placement, memory: MemoryConfig) -> list[Moment]:
     """Return the moments at which a rank with tiers may be fullest, where the memory of every tensor goes back at once.
 
     Args:
-        model: Its units.
-        work: Of a rank.
-        cut: Over the ranks.
-        blocks: Activations of the blocks.
-        ends: Of embeddings, and of head and loss.
+        step: Its parts.
         placement: Where values live.
         memory: Budgets of the tiers.
-        evaluation_tokens: Of one evaluation forward.
     """
-    copies = (_Copies if cut.shared_by is not None else _CopiesInPlace)(model, work, cut, placement, memory)
-    first, last = ends
-    kept = first.kept + sum(block.kept for block in blocks)
+    copies = (_Copies if step.cut.shared_by is not None else _CopiesInPlace)(step, placement, memory)
+    kept, first, last = step.kept, step.first, step.last
     found = [
         Moment("the start of the forward", 0, 0, 0, copies.gradients(0), copies.start()),
         Moment("the loss", kept, last.kept + last.again, 0, copies.gradients(), copies.loss()),
     ]
-    for number in range(len(blocks) - 1, -1, -1):
-        block, name = blocks[number], model.blocks[number].name
+    for number in range(len(step.blocks) - 1, -1, -1):
+        block, name = step.blocks[number], step.model.blocks[number].name
         before, gradients = kept - block.kept, copies.gradients(number + 1)
         found.append(Moment(f"the backward of {name}", kept + block.again, 0, block.work, gradients, copies.backward(number)))
         found.append(Moment(f"the gradients of {name}", before, 0, 0, gradients, copies.reduction(number)))
@@ -149,24 +142,20 @@ def tier_moments(
         )
     )
     found.append(Moment("the optimizer's step", 0, 0, 0, copies.gradients(0), copies.step()))
-    if evaluation_tokens:
-        scores, widest = _evaluation(model, work, cut, blocks, evaluation_tokens)
-        found.append(Moment("the evaluation", 0, scores, widest, 0, copies.evaluation()))
-    return found
+    return found + step.evaluation(0, copies.evaluation())
 
 
 class _Copies:
     """Bytes of gradients, and of units that are whole, at the moments of a step with tiers.
 
     Args:
-        model: Its units.
-        work: Of a rank.
-        cut: Over the ranks.
+        step: Whose.
         placement: Where values live.
         memory: Budgets of the tiers.
     """
 
-    def __init__(self, model: ModelParts, work: Workload, cut: Cut, placement: Placement, memory: MemoryConfig) -> None:
+    def __init__(self, step: StepParts, placement: Placement, memory: MemoryConfig) -> None:
+        model, work, cut = step.model, step.work, step.cut
         self.sizes = [cut.tier_sizes(unit) for unit in model.units]
         self.blocks, self.rest = self.sizes[:-1], self.sizes[-1]
         self.value, self.accumulates = work.value_bytes, work.micro_batches > 1
@@ -210,10 +199,12 @@ class _Copies:
         return self._beside_blocks(number) + 3 * VALUE_BYTES * block + following
 
     def _beside_blocks(self, number: int) -> int:
-        # gradients of units that are being updated
-        sizes = [size.shard for size in self.blocks[number + 1 :]] if self.updates_at_once else []
-        updating = VALUE_BYTES * sum(heapq.nlargest(WORKERS, sizes))
-        return self.always + self.value * (self.rest.whole + self.table) + updating
+        return self.always + self.value * (self.rest.whole + self.table) + self._updating(number + 1)
+
+    def _updating(self, first: int) -> int:
+        """Return the gradients that are kept for an update in the backward, of blocks from one on."""
+        sizes = [size.shard for size in self.blocks[first:]] if self.updates_at_once else []
+        return VALUE_BYTES * sum(heapq.nlargest(WORKERS, sizes))
 
     def embeddings(self) -> int:
         rest, block = self.rest.whole, self.blocks[0].whole if self.blocks else 0
@@ -231,10 +222,10 @@ class _CopiesInPlace(_Copies):
     """The same where one process computes on the slots: no unit is put together."""
 
     def start(self) -> int:
-        return self.always + self.rest_slot
+        return self.step()
 
     def loss(self) -> int:
-        return self.always + self.rest_slot
+        return self.step()
 
     def backward(self, number: int) -> int:
         return self._beside_blocks(number) + 2 * VALUE_BYTES * self.largest[number]
@@ -244,14 +235,10 @@ class _CopiesInPlace(_Copies):
         return self._beside_blocks(number) + VALUE_BYTES * (self.blocks[number].trained if stay else self.largest[number])
 
     def _beside_blocks(self, number: int) -> int:
-        sizes = [size.shard for size in self.blocks[number + 1 :]] if self.updates_at_once else []
-        updating = VALUE_BYTES * sum(heapq.nlargest(WORKERS, sizes))
-        return self.always + self.rest_slot + VALUE_BYTES * self.table + updating
+        return self.step() + VALUE_BYTES * self.table + self._updating(number + 1)
 
     def embeddings(self) -> int:
-        sizes = [size.shard for size in self.blocks] if self.updates_at_once else []
-        updating = VALUE_BYTES * sum(heapq.nlargest(WORKERS, sizes))
-        return self.always + self.rest_slot + VALUE_BYTES * (self.rest.trained + 2 * self.table) + updating
+        return self.step() + VALUE_BYTES * (self.rest.trained + 2 * self.table) + self._updating(0)
 
     def evaluation(self) -> int:
-        return self.always + self.rest_slot
+        return self.step()

@@ -32,7 +32,7 @@ from modelzoo.runtime.tensor.sequence_parallel import slice_tokens
 from modelzoo.runtime.tensor.tensor_parallel import split
 from modelzoo.runtime.units import find_ties, find_units, holds_any
 from modelzoo.runtime.usage import note_usage
-from modelzoo.sharded import is_away, is_sharded, local_part, write_local
+from modelzoo.sharded import is_away, is_sharded, write_whole
 
 __all__ = ["Prepared", "accumulating", "materialise", "prepare", "prepared", "reshard"]
 
@@ -252,7 +252,7 @@ def _fill_whole(parameter: nn.Parameter, initialise: Callable[[Tensor], object])
         return
     whole = torch.empty(parameter.shape, dtype=parameter.dtype)
     initialise(whole)
-    write_local(parameter, local_part(parameter, whole) if is_sharded(parameter) else whole)
+    write_whole(parameter, whole)
 
 
 @torch.no_grad()
@@ -266,4 +266,4 @@ def _init_whole(module: nn.Module, initialise: Callable[..., None], *args: Any) 
     finally:
         module._parameters.update(own)
     for name, parameter in own.items():
-        write_local(parameter, local_part(parameter, whole[name]) if is_sharded(parameter) else whole[name])
+        write_whole(parameter, whole[name])

@@ -57,9 +57,7 @@ class Outcome:
         return f"plan {predicted / measured - 1:+.0%}" if measured else "not measured"
 
 
-def forecast(
-    settings: RunSettings, model: Model, dataset: Dataset, world: World, *, evaluated: Sequence[int] | None = None
-) -> Plan | None:
+def forecast(settings: RunSettings, model: Model, dataset: Dataset, world: World, *, evaluated: Sequence[int]) -> Plan | None:
     """Return the plan of this rank of a run, with the lengths of its rows and this machine's matrix products; draws no number.
 
     Args:
@@ -67,7 +65,7 @@ def forecast(
         model: On meta.
         dataset: Whose lengths are known.
         world: The processes.
-        evaluated: As of `plan_run`.
+        evaluated: Tokens of each row that is evaluated.
     """
     parts = read_parts(model)
     machine = _this_machine()
@@ -79,7 +77,9 @@ def forecast(
         return None
 
 
-def decide_recompute(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> RunSettings:
+def decide_recompute(
+    settings: RunSettings, model: Model, dataset: Dataset, world: World, *, evaluated: Sequence[int]
+) -> RunSettings:
     """Return the settings with `parallel.recompute: auto` decided by what is free on rank 0; others as they are. Collective.
 
     Args:
@@ -87,26 +87,29 @@ def decide_recompute(settings: RunSettings, model: Model, dataset: Dataset, worl
         model: On meta.
         dataset: Whose lengths are known.
         world: The processes.
+        evaluated: Tokens of each row that is evaluated.
 
     Raises:
         ConfigError: The layout does not fit the ranks.
     """
     if settings.parallel.recompute != "auto":
         return settings
-    found, error = attempt(lambda: _chosen(settings, model, dataset, world)) if world.is_main else (None, None)
+    found, error = attempt(lambda: _chosen(settings, model, dataset, world, evaluated)) if world.is_main else (None, None)
     raise_together(world, error)
     parallel = settings.parallel.model_copy(update={"recompute": world.broadcast(found)})
     return settings.model_copy(update={"parallel": parallel})
 
 
-def _chosen(settings: RunSettings, model: Model, dataset: Dataset, world: World) -> str:
+def _chosen(settings: RunSettings, model: Model, dataset: Dataset, world: World, evaluated: Sequence[int]) -> str:
     machine = _this_machine()
     room = int(AUTO_SHARE * free_bytes(world.device))
     if machine.kind == "cuda":
         machine = dataclasses.replace(machine, device_memory=room)
     else:
         machine = dataclasses.replace(machine, host_memory=resident_bytes() + room)
-    return plan_run(settings, read_parts(model), machine, ranks=world.world_size, lengths=dataset.lengths).layout.recompute
+    parts = read_parts(model)
+    found = plan_run(settings, parts, machine, ranks=world.world_size, lengths=dataset.lengths, evaluated=evaluated)
+    return found.layout.recompute
 
 
 def _this_machine() -> Machine:

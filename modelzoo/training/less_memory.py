@@ -39,7 +39,14 @@ def _smaller(job: Job, plan: Plan, may_change: Callable[[str], bool] = bool) -> 
     """Return settings that are planned to take less, the fastest first; none where planning fails."""
     try:
         found = find_alternatives(
-            job.settings, plan.model, plan.machine, plan, lengths=job.dataset.lengths, most=20, may_change=may_change
+            job.settings,
+            plan.model,
+            plan.machine,
+            plan,
+            lengths=job.dataset.lengths,
+            evaluated=() if job.evaluation is None else job.evaluation.dataset.lengths,
+            most=20,
+            may_change=may_change,
         )
     except (ConfigError, MemoryError):  # the error that is being told is the one that counts
         return []

@@ -148,9 +148,9 @@ def _train_and_finish(
     # a new head is the same in every run and on every rank
     seed_everything(settings.train.seed)
     skeleton = skeleton_for_run(settings, data.pretrained)
-    settings = decide_recompute(settings, skeleton, data.train, world)
-    reserved = waiting = 0
     evaluated = data.evaluation.dataset.lengths if data.evaluation is not None else ()
+    settings = decide_recompute(settings, skeleton, data.train, world, evaluated=evaluated)
+    reserved = waiting = 0
     if settings.memory.is_used:
         reserved = reserved_bytes(settings, skeleton, data.train, world, evaluated=evaluated)
         waiting = inputs_bytes(settings, skeleton, data.train, world)

@@ -319,3 +319,14 @@ def test_an_evaluation_is_as_large_as_its_rows_and_its_vocabulary_let_it_be() ->
     assert scores([28] * 30) < most
     assert scores([28]) < scores([28] * 2) < scores([28] * 20)
     assert scores([2000]) > most  # alone
+
+
+def test_alternatives_are_planned_with_the_same_evaluation() -> None:
+    with torch.device("meta"), skip_initialization():
+        model = read(GPT2(GPT2Config(vocab_size=2**16, hidden_size=64, num_layers=4, num_heads=1, max_positions=256), "causal_lm"))
+    data = {"train": "rows.jsonl", "validation": "others.jsonl", "max_length": 128}
+    recipe = settings(model={"name": "somewhere", "task": "causal_lm"}, data=data, train={"batch_size": 16})
+    small = dataclasses.replace(HOST, host_memory=768 * 2**20)
+    found = find_alternatives(recipe, model, small, plan_run(recipe, model, small, evaluated=[28]), evaluated=[28])
+    assert found
+    assert all(each.plan.memory.peak_moment != "the evaluation" for each in found)

@@ -28,7 +28,7 @@ def test_planning_draws_no_number_and_knows_the_lengths(tmp_path: Path) -> None:
     data = prepare(settings)
     with connect(device="cpu") as world:
         before = torch.get_rng_state()
-        plan = forecast(settings, data.pretrained.skeleton(), data.train, world)
+        plan = forecast(settings, data.pretrained.skeleton(), data.train, world, evaluated=())
     assert torch.equal(torch.get_rng_state(), before)
     assert plan is not None
     assert plan.work.lengths == tuple(sorted(data.train.lengths, reverse=True)[:4])
@@ -39,7 +39,7 @@ def test_what_cannot_be_planned_stops_no_run(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, parallel__tensor=3)
     data = prepare(settings)
     with connect(device="cpu") as world:
-        assert forecast(settings, data.pretrained.skeleton(), data.train, world) is None
+        assert forecast(settings, data.pretrained.skeleton(), data.train, world, evaluated=()) is None
 
 
 def test_errors_are_shares_of_what_was_measured() -> None:

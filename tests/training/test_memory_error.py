@@ -53,12 +53,16 @@ def test_what_would_take_less_is_said_and_was_planned(tmp_path):
     settings = modelzoo.settings("bert-boolq", train={"batch_size": 64}, output={"folder": tmp_path})
     with torch.device("meta"):
         model = Bert.from_config(BertConfig(vocab_size=30_522, num_labels=2), task="classification")
-    lengths = [256] * 640
+    lengths, evaluated = [256] * 640, [256] * 4
     parts, machine = read_parts(model), find_machine("a100-80gb", device_memory=2**36)
-    plan = plan_run(settings, parts, machine, lengths=lengths)
+    plan = plan_run(settings, parts, machine, lengths=lengths, evaluated=evaluated)
     (tmp_path / "run" / "checkpoints" / "step-3").mkdir(parents=True)
     job = SimpleNamespace(
-        plan=plan, settings=settings, dataset=SimpleNamespace(lengths=lengths), checkpoints=tmp_path / "run" / "checkpoints"
+        plan=plan,
+        settings=settings,
+        dataset=SimpleNamespace(lengths=lengths),
+        evaluation=SimpleNamespace(dataset=SimpleNamespace(lengths=evaluated)),
+        checkpoints=tmp_path / "run" / "checkpoints",
     )
     planned, title, *offers, go_on = less_memory(job)
     assert planned.startswith(f"planned      {readable_size(plan.peak_bytes)}: activations ")
@@ -67,7 +71,7 @@ def test_what_would_take_less_is_said_and_was_planned(tmp_path):
     for offer in offers:
         words, told = re.split(r"  +", offer.strip())
         changes = {key: yaml.safe_load(value) for key, value in (word.split("=") for word in shlex.split(words))}
-        other = plan_run(modelzoo.settings(settings, **changes), parts, machine, lengths=lengths)
+        other = plan_run(modelzoo.settings(settings, **changes), parts, machine, lengths=lengths, evaluated=evaluated)
         assert told.startswith(readable_size(other.peak_bytes))
         assert other.peak_bytes < plan.peak_bytes
     run, *words = go_on.partition("modelzoo resume ")[2].split()

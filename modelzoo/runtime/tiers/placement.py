@@ -47,7 +47,7 @@ VALUE_BYTES = 4
 SCRATCH_BYTES = (3 * WORKERS * SCRATCH_SETS * UPDATE_PIECE + (STAGING_BUFFERS + 1) * PIECE) * VALUE_BYTES
 """Of both moments and gradients in every thread, of gradients on their way to the disk, and of values from outside."""
 
-ROOMY_SHARE = 0.75
+KEEPING_SHARE = 0.75
 """Of a budget, what may be needed so that the rest is room for what glibc keeps: runs without a budget were up to 8 % over the
 plan, and with batches of changing shapes the demo, which is small, by 22 %."""
 
@@ -161,7 +161,7 @@ def leaves_room(placement: Placement, budget_bytes: int | None, reserved_bytes: 
         reserved_bytes: What it takes beside the model.
     """
     needed = placement.memory_bytes + reserved_bytes
-    return not placement.disk_bytes and (budget_bytes is None or needed <= ROOMY_SHARE * budget_bytes)
+    return not placement.disk_bytes and (budget_bytes is None or needed <= KEEPING_SHARE * budget_bytes)
 
 
 def moves(unit: Sizes, kind: Kind, when: When) -> int:
